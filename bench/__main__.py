@@ -26,6 +26,7 @@ THEMES = {
     "end_to_end": "the whole run: PyGOD's detectors, time and memory",
     "quality": "ROC-AUC and stability of the ranking against seconds, chains of several lengths",
     "convergence": "split R-hat and effective sample size of predicted hops, by chains of several lengths",
+    "convergence_suite": "the same of default runs on the graphs of the accuracy tables, by two seeds",
     "tomorrow": "nodes that were not there in training: ROC-AUC and seconds by a trained run",
     "weights": "weights of edges that tell something and that tell nothing: ROC-AUC by several rules",
     "teach": "a million nodes ranked again by 200 verdicts: scikit-learn's gradient boosting; ten million verdicts",

@@ -13,89 +13,29 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
 from bench.harness import Table
 from hcm_scale.config import Config, with_options
 from hcm_scale.run import pipeline
+from hcm_scale.stages.convergence import CONVERGED, effective_samples, r_hat, split
 from hcm_scale.synthetic import families
 from hcm_scale.synthetic.inject import inject
 
 NUM_NODES = {"smoke": 300, "quick": 5_000, "full": 50_000}
 NUM_SAMPLES = {"smoke": 8, "quick": 64, "full": 256}
-NUM_EDGES = 1_000
-CONVERGED = 1.01
-Chains = NDArray[np.float64]  # (chains, samples, edges)
-
-
-def split(chains: Chains) -> Chains:
-    """Both halves of every chain as chains; of an odd number of samples the middle one is left out."""
-    half = chains.shape[1] // 2
-    return np.concatenate([chains[:, :half], chains[:, -half:]])
-
-
-def r_hat(chains: Chains) -> NDArray[np.float64]:
-    """Potential scale reduction of each edge, (edges,); 1 where the chains agree.
-
-    >>> float(r_hat(np.array([[[0.0], [1.0]], [[0.0], [1.0]]]))[0])  # two equal chains of two samples
-    0.7071067811865476
-    """
-    within, total = _variances(chains)
-    return np.sqrt(total / within)
-
-
-def effective_samples(chains: Chains) -> NDArray[np.float64]:
-    """How many independent samples tell as much of the mean of each edge, (edges,), at most as many as there are."""
-    num_chains, num_samples, num_edges = chains.shape
-    _, total = _variances(chains)
-    correlation = np.ones((num_samples + 1, num_edges))
-    correlation[num_samples] = -np.inf
-    for lag in range(1, num_samples):
-        correlation[lag] = 1 - ((chains[:, lag:] - chains[:, :-lag]) ** 2).mean(axis=(0, 1)) / (2 * total)
-    pairs = correlation[1 : num_samples - num_samples % 2] + correlation[2 : num_samples + 1 - num_samples % 2]
-    goes_on = np.cumprod(pairs[::2] >= 0, axis=0)  # up to the first two neighbours whose sum is negative
-    time = 1 + 2 * (np.where(goes_on, pairs[::2], 0)).sum(axis=0)
-    return np.minimum(num_chains * num_samples / time, num_chains * num_samples)
-
-
-def _variances(chains: Chains) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Of each edge the variance within chains, and that of the whole as it is over-estimated by chains that differ."""
-    num_samples = chains.shape[1]
-    within = chains.var(axis=1, ddof=1).mean(axis=0)
-    between = chains.mean(axis=1).var(axis=0, ddof=1)
-    return within, (num_samples - 1) / num_samples * within + between
-
-
-def hops_by_sample(run_dir: Path, left: torch.Tensor, right: torch.Tensor) -> dict[str, Chains]:
-    """Predicted hops of the pairs under each sample, (samples, pairs), by encoder."""
-    context, views = pipeline.open_views(run_dir)
-    found = {}
-    for name, view in views.items():
-        chain = []
-        for z, head in context.embedded(view):
-            hidden = torch.relu((z[left] - z[right]).abs() @ head.weight0 + head.bias0)
-            chances = (hidden @ head.weight1 + head.bias1).double().softmax(1)
-            chain.append((chances @ torch.arange(1.0, chances.shape[1] + 1, dtype=torch.float64)).numpy())
-        found[name] = np.stack(chain)
-    return found
 
 
 def cases(size: str) -> Iterator[Table]:
     num_samples = NUM_SAMPLES[size]
     graph = families.community(NUM_NODES[size], num_attributes=20, seed=1)
     graph = inject(graph, num_cliques=4, clique_size=8, num_attribute_anomalies=None, seed=1)
-    starts = np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr))
-    edges = np.flatnonzero(starts < graph.indices)
-    edges = np.random.default_rng(0).choice(edges, min(NUM_EDGES, len(edges)), replace=False)
-    left, right = torch.from_numpy(starts[edges]), torch.from_numpy(graph.indices[edges].astype(np.int64))
     by_seed = []
     for seed in (0, 1):
         with tempfile.TemporaryDirectory() as folder:
             options = {"posterior.num_samples": num_samples, "seed": seed, "world.device": "cpu"}
             pipeline.run(with_options(Config(run_dir=folder), options), until="score", graph=graph)
-            by_seed.append(hops_by_sample(Path(folder), left, right))
+            by_seed.append(pipeline.convergence(Path(folder))[0])
     rows = []
     for name in by_seed[0]:
         every = np.concatenate([found[name] for found in by_seed]).mean(axis=0)
@@ -120,4 +60,4 @@ def cases(size: str) -> Iterator[Table]:
                         "rank_correlation": round(float(spearmanr(first, every).statistic), 3),
                     }
                 )
-    yield Table(f"{graph.num_nodes:,} nodes, {len(edges):,} of {graph.num_edges:,} edges", rows)
+    yield Table(f"{graph.num_nodes:,} nodes, {every.size:,} of {graph.num_edges:,} edges", rows)

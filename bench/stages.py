@@ -61,20 +61,22 @@ def purify(folder: Path, out: Path, work: Work) -> dict[str, Any]:
 
 def propagate(folder: Path, out: Path, work: Work) -> dict[str, Any]:
     """The first propagation, exact."""
-    made = open_purified(folder / "purify")
+    made = open_purified(folder / "purify", Graph.open(folder / "graph", verify=False))
     return {"shape": propagate_features(made.graph, made.features, out).shape}
 
 
 def label(folder: Path, out: Path, work: Work) -> dict[str, Any]:
     """A fixed number of sources: its work grows with the edges."""
     options = LABEL | {"num_sources": work.num_sources, "pairs_per_class": work.pairs_per_class}
-    labels = label_stage(open_purified(folder / "purify").graph, out, **options)
+    labels = label_stage(
+        open_purified(folder / "purify", Graph.open(folder / "graph", verify=False)).graph, out, **options
+    )
     return {"num_pairs": labels.num_pairs}
 
 
 def train(folder: Path, out: Path, work: Work) -> dict[str, Any]:
     """A fixed number of steps of the default recipe: its work does not grow, except for reading what it is given."""
-    made = open_purified(folder / "purify")
+    made = open_purified(folder / "purify", Graph.open(folder / "graph", verify=False))
     recipe = replace(RECIPE, plan=replace(PLAN, burn_in_steps=work.num_steps - 1, num_samples=1, thin_steps=1))
     labels, x = open_labels(folder / work.labels), open_propagated(folder / "propagate")
     train_stage(Training(made.graph, x, labels, recipe, seed=0), out, device="cpu", **TRAIN)
@@ -83,7 +85,8 @@ def train(folder: Path, out: Path, work: Work) -> dict[str, Any]:
 
 def score(folder: Path, out: Path, work: Work) -> dict[str, Any]:
     """One parameter sample over all edges of the original graph."""
-    made, graph = open_purified(folder / "purify"), Graph.open(folder / "graph", verify=False)
+    graph = Graph.open(folder / "graph", verify=False)
+    made = open_purified(folder / "purify", graph)
     x, samples = open_propagated(folder / "propagate"), open_samples(folder / "train" / "samples")
     views = [View(made.graph, x, samples)]
     score_stage(graph, views, out, features=made.features, propagated=True, device="cpu", **SCORE)
@@ -92,7 +95,8 @@ def score(folder: Path, out: Path, work: Work) -> dict[str, Any]:
 
 def report(folder: Path, out: Path, work: Work) -> dict[str, Any]:
     """The page and the ranked table."""
-    graph, made = Graph.open(folder / "graph", verify=False), open_purified(folder / "purify")
+    graph = Graph.open(folder / "graph", verify=False)
+    made = open_purified(folder / "purify", graph)
     labels = folder / work.labels
     report_stage(graph, made.graph, folder / "score", out, run={"name": "bench"}, labels=labels)
     return {}

@@ -92,7 +92,7 @@ def learned(num_lines: int) -> Callable[[], dict[str, Any]]:
     nodes = np.arange(num_lines)
 
     def teach() -> None:
-        lists = {"after": learn(inputs, nodes, bad).taught, "before": inputs.score}
+        lists = {"after": ranking(learn(inputs, nodes, bad).taught), "before": ranking(inputs.score)}
         Estimates.of(lists, nodes, bad).shares("after", [50, 5_000])
 
     return lambda: _timed(teach)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from hcm_scale.graph import Graph
     from hcm_scale.ingest.policy import InputError
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 __all__ = ["HCM", "Graph", "InputError", "NotFitted", "__version__"]
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hcm_scale import plugins
 from hcm_scale.base import names as tables
 from hcm_scale.base import remote
 from hcm_scale.base.console import legal_names, suggest
@@ -34,6 +35,16 @@ def fixed(default: str) -> Any:
 def choice(default: str, names: tuple[str, ...]) -> Any:
     """One name from a closed table."""
     return field(default=default, metadata={"names": names})
+
+
+def plugin(default: str | list[str] | None, group: str) -> Any:
+    """The name of a plug-in, or a list of them; those of the package are among them."""
+    rule: Any = {"metadata": {"plugins": group, "may_be_empty": True}}
+    return (
+        field(default_factory=lambda: list(default), **rule)
+        if isinstance(default, list)
+        else field(default=default, **rule)
+    )
 
 
 def names(default: list[str], table: tuple[str, ...] | None = None) -> Any:
@@ -66,6 +77,7 @@ class SyntheticGraph(GraphConfig):
     num_nodes: int = number(20_000, 2)
     edges_per_node: int = number(8, 1)
     num_attributes: int = number(20, 1)
+    attributes_dtype: str = choice("float32", ("float32", "float16"))
     seed: int = number(0, 0)
 
 
@@ -111,6 +123,15 @@ class SqlGraph(TablesGraph):
     source: str = fixed("sql")
     name: str = "sql"
     edges: str = ""
+
+
+@dataclass
+class ReaderGraph(TablesGraph):
+    """A file of a format that a plug-in reads into tables; None: the plug-in named as the ending of `path`."""
+
+    source: str = fixed("reader")
+    name: str = "reader"
+    reader: str | None = plugin(None, "readers")
 
 
 @dataclass
@@ -163,7 +184,7 @@ class AttributesConfig:
 
 @dataclass
 class PurifyConfig:
-    similarity: str = choice("euclidean", tables.SIMILARITIES)
+    similarity: str = plugin("euclidean", "similarities")
     ratio: float = number(0.2, 0.0, 0.99)
     attributes: str = choice("transformed", ("transformed", "raw"))
 
@@ -193,6 +214,7 @@ class SamplingConfig:
 
 @dataclass
 class ModelConfig:
+    encoder: str = plugin("gcn", "encoders")
     num_layers: int = number(2, *tables.MODEL_SIZES["num_layers"])
     width: int = number(64, *tables.MODEL_SIZES["width"])
     head_width: int = number(64, *tables.MODEL_SIZES["head_width"])
@@ -215,6 +237,7 @@ class PosteriorConfig:
 @dataclass
 class ScoreConfig:
     views: list[str] = names(["purified", "original"], ("purified", "original"))
+    evidence: list[str] = plugin([], "evidence")
     hop: str = choice("expected", tables.HOPS)
     trim: float = number(0.2, 0.0, 0.95)
     far_share: float = number(0.4, 0.001, 1.0)  # of the edges: those that count as far
@@ -274,7 +297,7 @@ class Config:
     trained: str | None = None  # the run_dir of a finished run, whose samples score this graph; None: train here
 
 
-_GRAPHS = (DefaultGraph, SyntheticGraph, TablesGraph, SqlGraph, MatrixGraph, PygGraph, FolderGraph)
+_GRAPHS = (DefaultGraph, SyntheticGraph, TablesGraph, SqlGraph, ReaderGraph, MatrixGraph, PygGraph, FolderGraph)
 SOURCES: dict[str, type[GraphConfig]] = {graph.source: graph for graph in _GRAPHS}
 
 
@@ -325,7 +348,8 @@ def inert_options(section: type = Config, prefix: str = "") -> Iterator[str]:
     data in memory are read.
     """
     for entry in dataclasses.fields(section):
-        is_text = "str" in str(entry.type) and not (entry.metadata.get("names") or entry.metadata.get("each"))
+        is_named = any(entry.metadata.get(table) for table in ("names", "each", "plugins"))
+        is_text = "str" in str(entry.type) and not is_named
         if entry.name == "graph":
             yield from sorted({*inert_options(TablesGraph, "graph."), *inert_options(MatrixGraph, "graph.")})
         elif isinstance(entry.type, type) and dataclasses.is_dataclass(entry.type):
@@ -368,7 +392,10 @@ def check(config: Any, prefix: str = "") -> None:
         for item in value if isinstance(value, list) else [value]:
             if isinstance(item, str):
                 remote.refuse_secrets(key, item)
-            if legal and item not in legal:
+            if group := rule.get("plugins"):
+                if not plugins.is_known(group, item):
+                    raise ValueError(f"{key}={item} is not known; {legal_names(item, plugins.names(group))}")
+            elif legal and item not in legal:
                 raise ValueError(f"{key}={item} is not known; {legal_names('cuda' if item == 'gpu' else item, legal)}")
 
 
@@ -386,7 +413,8 @@ def describe(entry: dataclasses.Field[Any]) -> str:
     if dataclasses.is_dataclass(entry.type):
         return f"a section with {', '.join(inner.name for inner in dataclasses.fields(entry.type))}"
     kind = entry.type.__name__ if isinstance(entry.type, type) else str(entry.type)
-    legal = entry.metadata.get("names") or entry.metadata.get("each")
+    rule = entry.metadata
+    legal: Any = plugins.names(rule["plugins"]) if "plugins" in rule else rule.get("names") or rule.get("each")
     return ", ".join(filter(None, [kind, legal and f"of {', '.join(legal)}", _bounds(entry.metadata)]))
 
 

@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from hcm_scale import plugins
 from hcm_scale.base.jit import kernel
 from hcm_scale.base.spmm import GcnWeights, csr_row_range, gcn_rows, gcn_weights
 from hcm_scale.base.threads import num_cores, run_in_threads, torch_threads
@@ -43,7 +44,11 @@ from hcm_scale.base.threads import num_cores, run_in_threads, torch_threads
 CHUNK_ROWS = 65_536  # of `embed_graph`
 _BLOCK_PRODUCTS = 1 << 23  # of `affine`: a quarter of a millisecond of one core, ten times a block's overhead
 _LEAST_ROWS = 256  # of a block; a power of two, as block sizes are, so that all blocks begin at aligned addresses
+_PART_ENTRIES = 1 << 17  # of rows that pass through a layer of another encoder together
 _PART_PRODUCTS = 1 << 20  # of `aggregate`: below a third of a millisecond of work a thread is not worth waking
+
+
+GENERATOR = threading.Lock()  # of torch, whose state is put back
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +81,20 @@ class Block:
         arrays = self.indptr, self.indices, self.weights, t_indptr, t_indices, t_weights
         transpose(*(array.numpy() for array in arrays))
         return replace(self, t_indptr=t_indptr, t_indices=t_indices, t_weights=t_weights)
+
+    def edges(self, loops: bool) -> Tensor:
+        """Entries as torch_geometric has edges, i64 (2, entries), sources above targets.
+
+        Without `loops`, the first entry of every row is left out, which is the target itself.
+        """
+        counts = self.indptr.diff().long()
+        targets = torch.repeat_interleave(counts, output_size=len(self.indices))
+        pairs = torch.stack([self.indices.long(), targets])
+        if loops:
+            return pairs
+        is_near = torch.ones(len(self.indices), dtype=torch.bool, device=pairs.device)
+        is_near[self.indptr[:-1].long()] = False
+        return pairs[:, is_near]
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,6 +155,8 @@ class SummingBatch(Protocol):
 class HopModel(nn.Module):
     """The hop classifier; its initial weights are a function of the sizes and the seed alone.
 
+    `encoder` is the name or identity of a plug-in, which begins at X, not at Â X, where it is not the GCN.
+
     >>> model = HopModel(num_attributes=20, num_classes=4, width=8, num_layers=2)
     >>> [tuple(layer.weight.shape) for layer in model.encoder], tuple(model.head[1].weight.shape)
     ([(20, 8), (8, 8)], (64, 4))
@@ -152,6 +173,7 @@ class HopModel(nn.Module):
         directed: bool = False,
         last_relu: bool = False,
         seed: int = 0,
+        encoder: str = "gcn",
     ) -> None:
         super().__init__()
         least = {"num_attributes": 1, "num_classes": 2, "width": 1, "num_layers": 1, "head_width": 1}
@@ -160,7 +182,12 @@ class HopModel(nn.Module):
             if value < low:
                 raise ValueError(f"{name}={value} must be at least {low}")
         generator = torch.Generator().manual_seed(seed)
-        self.encoder = _stack([num_attributes] + [width] * num_layers, generator)
+        self.num_attributes, self.width, self.num_layers = num_attributes, width, num_layers
+        self.is_gcn = encoder == "gcn"
+        if self.is_gcn:
+            self.encoder = _stack([num_attributes] + [width] * num_layers, generator)
+        else:
+            self.encoder = cast(Any, _own_encoder(encoder, (num_attributes, width, num_layers), seed))
         self.head = _stack([width, head_width, num_classes], generator)
         self.directed = directed
         self.last_relu = last_relu
@@ -183,6 +210,8 @@ class HopModel(nn.Module):
 
         With one block fewer than layers, x holds rows of Â X: the first propagation has been done, exactly.
         """
+        if not self.is_gcn:
+            return cast(Tensor, cast(Any, self.encoder)(x, blocks))
         missing = len(self.encoder) - len(blocks)
         if missing not in (0, 1):
             raise ValueError(f"{len(blocks)} blocks for {len(self.encoder)} layers; as many, or one fewer, are needed")
@@ -237,16 +266,25 @@ def _stack(widths: Sequence[int], generator: torch.Generator) -> list[Affine]:
     return cast(list[Affine], nn.ModuleList(Affine(*pair, generator) for pair in itertools.pairwise(widths)))
 
 
-def parameter_shapes(
-    *, num_attributes: int, num_classes: int, width: int, num_layers: int, head_width: int
-) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the parameters of a HopModel of these sizes, without creating it."""
-    stacks = {"encoder": [num_attributes] + [width] * num_layers, "head": [width, head_width, num_classes]}
-    shapes: dict[str, tuple[int, ...]] = {}
-    for stack, widths in stacks.items():
-        for depth, shape in enumerate(itertools.pairwise(widths)):
-            shapes |= {f"{stack}.{depth}.weight": shape, f"{stack}.{depth}.bias": shape[1:]}
-    return shapes
+def _own_encoder(name: str, sizes: tuple[int, int, int], seed: int) -> nn.Module:
+    """The encoder of a plug-in, made from the seed alone; ValueError where its parameters cannot be sampled."""
+    make, what = plugins.load("encoders", name), f"model.encoder={name}"
+    with GENERATOR, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        made = make(*sizes)
+    if not isinstance(made, nn.Module) or not (hasattr(made, "run_layer") or hasattr(made, "embed")):
+        raise ValueError(f"{what} makes a {type(made).__name__} that is no hcm_scale.encoders.Encoder")
+    for parameter, value in made.named_parameters():
+        if isinstance(value, nn.UninitializedParameter) or value.dtype != torch.float32 or not value.requires_grad:
+            raise ValueError(f"{what}: its parameter {parameter} is not a float32 of known shape that takes gradients")
+    return made.train(False)
+
+
+def parameter_shapes(encoder: str = "gcn", **sizes: Any) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the parameters of a HopModel of these sizes, without taking memory for them."""
+    with torch.device("meta"):
+        made = HopModel(**sizes, encoder=encoder)
+    return {name: tuple(value.shape) for name, value in made.named_parameters()}
 
 
 def aggregate(block: Block, h: Tensor) -> Tensor:
@@ -360,7 +398,11 @@ def _affine_into(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = N
 def _in_blocks(num_rows: int, row_products: int, work: Callable[[slice], None]) -> None:
     """Calls work(rows) for the blocks that make up the rows, at least one, on as many threads as torch has."""
     size = max(_LEAST_ROWS, 1 << (_BLOCK_PRODUCTS // row_products).bit_length() - 1)
-    blocks = [slice(first, first + size) for first in range(0, max(num_rows, 1), size)]
+    _share([slice(first, first + size) for first in range(0, max(num_rows, 1), size)], work)
+
+
+def _share(blocks: list[slice], work: Callable[[slice], None]) -> None:
+    """Calls work(rows) for every block, at least one, on as many threads as torch has, in each of which it has one."""
     num_threads, waiting = min(torch.get_num_threads(), len(blocks)), iter(blocks)
 
     def run() -> None:
@@ -427,21 +469,85 @@ def embed_graph(
     `x` is (n, q): the attributes, or Â X where `propagated`; `weights` are those of the edges, else 1. `layers` are on
     the same device; by default each is newly allocated.
     """
-    num_nodes, num_attributes = len(indptr) - 1, len(model.encoder[0].weight)
+    num_nodes, num_attributes = len(indptr) - 1, model.num_attributes
     if chunk_rows < 1:
         raise ValueError(f"chunk_rows={chunk_rows} must be at least 1")
     if x.shape != (num_nodes, num_attributes):
         raise ValueError(f"x has shape {x.shape}; this graph and model need {(num_nodes, num_attributes)}")
-    place = model.encoder[0].weight.device if device is None else torch.device(device)
+    place = model.head[0].weight.device if device is None else torch.device(device)
     gcn = gcn_weights(indptr, weights)
+    if not model.is_gcn:
+        return _embed_own(model, indptr, indices, gcn, x, chunk_rows, layers or Layers((num_nodes, model.width), place))
     sums = _HostSums(indptr, indices, gcn) if place.type == "cpu" else _DeviceSums(indptr, indices, gcn, place)
     h: Any = x if place.type == "cpu" else torch.tensor(x, device=place)
-    layers = layers or Layers((num_nodes, model.encoder[0].weight.shape[1]), place)
+    layers = layers or Layers((num_nodes, model.width), place)
     own = layers.own([slice(first, min(first + chunk_rows, num_nodes)) for first in range(0, num_nodes, chunk_rows)])
     for depth in range(len(model.encoder)):
         h = _embed_layer(model, depth, h, None if propagated and depth == 0 else sums, own, layers)
     result: Tensor = h
     return result
+
+
+def _embed_own(
+    model: HopModel,
+    indptr: NDArray[np.int64],
+    indices: NDArray[Any],
+    gcn: GcnWeights,
+    x: NDArray[np.float32],
+    chunk_rows: int,
+    layers: Layers,
+) -> Tensor:
+    """`embed_graph` of another encoder: rows and all their neighbours, a few at a time, pass through one layer.
+
+    An encoder with a method `embed(indptr, indices, x)` embeds the graph itself.
+    """
+    encoder, place, num_nodes = cast(Any, model.encoder).to(layers.place), torch.device(layers.place), len(x)
+    if hasattr(encoder, "embed"):
+        return cast(Tensor, encoder.embed(indptr, indices, torch.tensor(x, device=place)))
+    own = layers.own([slice(first, min(first + chunk_rows, num_nodes)) for first in range(0, num_nodes, chunk_rows)])
+    parts = [part for rows in own for part in _cut_by_entries(indptr, rows)]
+    h: Any = x if place.type == "cpu" else torch.tensor(x, device=place)
+    for depth in range(model.num_layers):
+        out = layers.room()
+
+        @torch.no_grad()
+        def embed(rows: slice, depth: int = depth, h: Any = h, out: Tensor = out) -> None:
+            nodes, block = block_of_rows(indptr, indices, gcn, rows)
+            near = _take(h, nodes, place) if place.type == "cpu" else h[torch.from_numpy(nodes).to(place)]
+            out[rows] = encoder.run_layer(depth, near, _map_tensors(block, lambda tensor: tensor.to(place)))
+
+        if place.type == "cpu" and parts:
+            _share(parts, embed)
+        else:
+            for rows in parts:
+                embed(rows)
+        h = layers.whole(out)
+    return cast(Tensor, h)
+
+
+def _cut_by_entries(indptr: NDArray[np.int64], rows: slice) -> list[slice]:
+    """Consecutive parts of the rows, cut where they pass a multiple of so many entries."""
+    starts = indptr[rows.start : rows.stop + 1]
+    inner = np.searchsorted(starts, np.arange(starts[0] + _PART_ENTRIES, starts[-1], _PART_ENTRIES)) + rows.start
+    return [slice(*ends) for ends in itertools.pairwise(np.unique([rows.start, *inner, rows.stop]).tolist())]
+
+
+def block_of_rows(
+    indptr: NDArray[np.int64], indices: NDArray[Any], gcn: GcnWeights, rows: slice
+) -> tuple[NDArray[np.int64], Block]:
+    """Nodes that these rows of the graph need, the rows first, and the block of all their neighbours."""
+    entries, own = slice(int(indptr[rows.start]), int(indptr[rows.stop])), np.arange(rows.stop - rows.start)
+    starts, near = indptr[rows.start : rows.stop + 1] - entries.start, indices[entries].astype(np.int64)
+    outside = (near < rows.start) | (near >= rows.stop)
+    others, places = np.unique(near[outside], return_inverse=True)
+    position = near - rows.start
+    position[outside] = len(own) + places
+    nodes = np.concatenate([rows.start + own, others])
+    scale, weights = gcn.scale[nodes], gcn.edges[entries] if len(gcn.edges) else np.ones(len(near), np.float32)
+    position, weights = np.insert(position, starts[:-1], own), np.insert(weights, starts[:-1], 1.0)
+    weights *= scale[np.repeat(own, np.diff(starts) + 1)] * scale[position]
+    ends = (starts + np.arange(len(starts))).astype(np.int32)
+    return nodes, Block.of(ends, position.astype(np.int32), weights.astype(np.float32), len(nodes))
 
 
 def _embed_layer(
@@ -468,7 +574,7 @@ def _embed_layer(
     return layers.whole(out)
 
 
-def _take(h: Any, rows: slice, place: torch.device | str) -> Tensor:
+def _take(h: Any, rows: Any, place: torch.device | str) -> Tensor:
     """Rows of a tensor, or a copy of the rows of an array (which may be a read-only map)."""
     return h[rows] if isinstance(h, Tensor) else torch.tensor(h[rows], device=place)
 

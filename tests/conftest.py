@@ -25,6 +25,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from scipy import sparse
 
+from hcm_scale import plugins
+
 settings.register_profile(
     "default", deadline=None, derandomize=True, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -262,3 +264,12 @@ def desktop(driver: str) -> Iterator[Browser]:
 def phone(driver: str) -> Iterator[Browser]:
     metrics = {"width": 360, "height": 780, "pixelRatio": 2.0, "touch": True}
     yield from _session(driver, mobileEmulation={"deviceMetrics": metrics})
+
+
+@pytest.fixture
+def own_plugins(monkeypatch):
+    """Plug-ins that a test registers are gone after it."""
+    before = plugins._registered
+    monkeypatch.setattr(plugins, "_registered", {group: dict(found) for group, found in before.items()})
+    yield
+    plugins._listed.cache_clear()

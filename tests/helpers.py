@@ -1,6 +1,8 @@
 """Small graphs, and runs and detectors that take about a second, for all tests."""
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ from hcm_scale import HCM
 from hcm_scale.config import Config, with_options
 from hcm_scale.graph import Graph
 from hcm_scale.run import pipeline
+from hcm_scale.serve.server import Server
 from hcm_scale.synthetic.families import community
 from hcm_scale.synthetic.inject import inject
 
@@ -60,3 +63,17 @@ def report_case(case: int, what: str, judge: Callable[[], str]) -> None:
     print("begins", case, what, sep="\t", flush=True)
     outcome, _, why = judge().partition("\t")
     print(outcome, case, f"{what} {' '.join(why.split())}", sep="\t", flush=True)
+
+
+@contextmanager
+def serving(run_dir: Path, by: str | None = None) -> Iterator[Server]:
+    """A server over a run, at work in a thread; the end waits for its answers."""
+    with Server(run_dir, by=by) as made:
+        made.daemon_threads = False
+        thread = threading.Thread(target=made.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield made
+        finally:
+            made.shutdown()
+            thread.join()

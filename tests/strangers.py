@@ -168,9 +168,8 @@ def saved_run(kind: str, place: Path) -> Path:
 
 def repair(run: Path) -> None:
     """Makes all hashes, sizes and seals those of the files as they are."""
-    for folder in (run / "graph", run / "purified" / "graph"):
-        with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):
-            seal_again(folder)
+    with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):
+        seal_again(run / "graph")
     for folder in run.glob("train-*/samples"):
         _update(folder, lambda body, folder=folder: body.update(hashes=[
             files.hash_file(samples.sample_path(folder, i)) for i in range(len(body["hashes"]))

@@ -23,7 +23,7 @@ from scipy import sparse
 
 from hcm_scale import HCM
 from hcm_scale.base import order
-from hcm_scale.base.spmm import gcn_scale
+from hcm_scale.base.spmm import Propagated, gcn_scale
 from hcm_scale.features import purify as purification
 from hcm_scale.graph import Graph, SparseRows
 from hcm_scale.graph.build import build_csr
@@ -75,6 +75,7 @@ def walk_weights(graph: Any, folder: Path) -> None:
     weighted = replace(graph, weights=np.full(graph.num_arcs, 3, np.float32))
     weighted.check()
     purification.purify(weighted, weighted.x, similarity="euclidean", ratio=0.3).check()
+    Propagated(graph.indptr, graph.indices, graph.x, weighted.weights).rows(np.arange(50))
     for fan_out in (2, None):
         scale = gcn_scale(graph.indptr, weighted.weights)
         sample = make_sampler("numba", graph.indptr, graph.indices, scale, [fan_out], seed=0, weights=weighted.weights)

@@ -11,8 +11,9 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "hcm_scale"
 LAYERS = (  # from the ground up: a module imports its own folder and the layers below
     ("base",),
+    ("plugins",),
     ("graph", "model", "ranks", "shards"),
-    ("ingest", "synthetic", "features", "hops", "sampling"),
+    ("ingest", "synthetic", "features", "hops", "sampling", "encoders"),
     ("posterior", "score"),
     ("report",),
     ("stages",),

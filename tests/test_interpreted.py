@@ -13,6 +13,8 @@ import pytest
 import torch
 
 from hcm_scale.base.spmm import gcn_scale, propagate
+from hcm_scale.hops import choose_sources, label_hops
+from hcm_scale.hops.layout import degree_layout
 from hcm_scale.model import HopModel, aggregate, embed_graph
 from hcm_scale.sampling.device import batches as gpu
 from hcm_scale.sampling.device.graph import draw_rows, graph_to
@@ -34,14 +36,21 @@ def test_kernels_for_gpus__run_by_the_interpreter():
 
 
 @interpreted
-def test_rows_on_device__are_the_rows_of_the_cores():
-    from hcm_scale.features import propagate_device
+@pytest.mark.parametrize("free_columns", [20, 7])
+def test_propagated__is_made_on_the_device_in_as_many_columns_as_there_is_room_for(monkeypatch, free_columns):
+    from hcm_scale.base import spmm_device
 
-    graph = community(150)
-    x, out = np.asarray(graph.x), np.empty((50, 20), np.float32)
-    propagate_device.rows_on_device(graph, x, gcn_scale(graph.indptr), "cpu")(100, out)
-    wanted = propagate(graph.indptr, graph.indices, x)[100:]
-    np.testing.assert_allclose(out, wanted, atol=1e-6)  # the interpreter rounds products, which a GPU does not
+    graph = community(40)
+    x = np.asarray(graph.x)
+    monkeypatch.setattr(spmm_device, "free_bytes", lambda _: spmm_device._ROOM * 4 * 40 * (free_columns + 0.5))
+    there = [torch.from_numpy(np.array(part)) for part in (graph.indptr, graph.indices, gcn_scale(graph.indptr))]
+    out = torch.zeros(40, 32)
+    assert spmm_device.propagate_into(out, *there, x)
+    wanted = propagate(graph.indptr, graph.indices, x)
+    np.testing.assert_allclose(out[:, :20], wanted, atol=1e-6)  # the interpreter rounds products, which a GPU does not
+    assert not out[:, 20:].any()
+    monkeypatch.setattr(spmm_device, "free_bytes", lambda _: 0)
+    assert not spmm_device.propagate_into(out, *there, x)
 
 
 @interpreted
@@ -121,3 +130,34 @@ def test_draw_into__equals_plain_draw():
     assert torch.equal(ends[128:228], v)
     assert torch.equal(hop[:100], klass)
     assert (hop[100:] == -100).all()
+
+
+@interpreted
+def test_hops_on_device__are_those_of_the_cores(monkeypatch):
+    """Hubs, isolated nodes, several groups of nodes, two words, a last block that is not full."""
+    from hcm_scale.hops import device as searches
+
+    small = {
+        "WORDS": 2,
+        "COLUMNS": 128,
+        "CHUNK": 8,
+        "GROUP": 4,
+        "_SHAPES": ((20, 1, 8, 1), (4, 4, 4, 1), (0, 16, 2, 1)),
+    }
+    for name, value in small.items():
+        monkeypatch.setattr(searches, name, value)
+    graph = rmat(8, edge_factor=4, num_attributes=1)
+    found = searches.layout_on_device(graph.indptr, graph.indices, "cpu")
+    cores = degree_layout(graph.indptr, graph.indices)
+    for array, wanted in zip(found, (cores.out_indptr, cores.out_indices, cores.names, cores.places), strict=True):
+        np.testing.assert_array_equal(array, wanted)
+    sources = choose_sources(graph.indptr, num_sources=150, seed=1)
+    options = {"classes": 4, "pairs_per_class": 5, "seed": 3, "sources_per_block": 50}
+    reference = list(label_hops(graph.indptr, graph.indices, sources, **options))
+    used = []
+    monkeypatch.setattr(searches, "fits_device", lambda *_: used.append(1) or True)
+    blocks = list(label_hops(graph.indptr, graph.indices, sources, device="cpu:0", **options))
+    assert used
+    for block, wanted in zip(blocks, reference, strict=True):
+        for name in ("first", "last", "u", "v", "hop", "counts"):
+            np.testing.assert_array_equal(getattr(block, name), getattr(wanted, name))

@@ -20,4 +20,5 @@ def test_site__is_built_strictly_and_needs_no_network(tmp_path):
     pages = [path.read_text() for path in (tmp_path / "site").rglob("*.html")]
     assert len(pages) >= len(list((ROOT / "docs").glob("*.md")))
     assert not [found for page in pages for found in re.findall(r"<(?:script|link|img)[^>]+https?://[^>]+", page)]
+    assert 'id="hcm_scale.HCM.fit"' in (tmp_path / "site/api/hcm/index.html").read_text()  # from the docstrings
     assert (tmp_path / "site/figures/report.png").stat().st_size < 250_000

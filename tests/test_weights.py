@@ -66,10 +66,11 @@ def test_equal_weights__score_as_none_do_bit_for_bit(runs):
 
 
 def test_purified__holds_the_strengths_of_all_edges_and_of_the_kept(runs):
-    made, graph = purify.open_purified(runs["amounts"] / "purified"), Graph.open(runs["amounts"] / "graph")
+    graph = Graph.open(runs["amounts"] / "graph")
+    made = purify.open_purified(runs["amounts"] / "purified", graph)
     assert made.weight_median == pytest.approx(np.median(graph.weights))
     np.testing.assert_allclose(made.strengths(), np.log2(1 + graph.weights / made.weight_median), rtol=1e-4)
-    Graph.open(runs["amounts"] / "purified" / "graph")
+    made.graph.check()
     assert made.graph.num_edges < graph.num_edges
     assert purify.open_purified(runs["none"] / "purified").strengths() is None
 
@@ -91,7 +92,8 @@ def expected_hops(gcn: np.ndarray, x: np.ndarray, sample: dict, u: np.ndarray, v
 
 
 def test_scores__are_those_of_dense_matrices_of_strengths(runs):
-    made, graph = purify.open_purified(runs["amounts"] / "purified"), Graph.open(runs["amounts"] / "graph")
+    graph = Graph.open(runs["amounts"] / "graph")
+    made = purify.open_purified(runs["amounts"] / "purified", graph)
     u = np.repeat(np.arange(300), graph.degrees)
     first = u < graph.indices
     wanted = []
@@ -105,7 +107,7 @@ def test_scores__are_those_of_dense_matrices_of_strengths(runs):
         samples = open_samples(runs["amounts"] / f"train-{view}" / "samples")
         wanted.append(np.mean([expected_hops(gcn, x, s, u[first], graph.indices[first]) for s in samples], axis=0))
     hops = score.open_scores(runs["amounts"] / "scores").edges().mean
-    np.testing.assert_allclose(hops, np.mean(wanted, axis=0), atol=1e-4)
+    np.testing.assert_allclose(hops, np.mean(wanted, axis=0), rtol=3e-4)  # as they are stored, rounded
 
 
 def test_trained__measures_weights_by_the_median_of_the_trained_graph(runs, graph, tmp_path):
@@ -129,7 +131,7 @@ def test_trained__refuses_a_graph_with_weights_for_one_without_and_the_other_way
 
 
 def test_training__sums_over_the_same_matrix(runs):
-    made = purify.open_purified(runs["amounts"] / "purified")
+    made = purify.open_purified(runs["amounts"] / "purified", Graph.open(runs["amounts"] / "graph"))
     recipe, nodes = recipe_of(Config()), np.arange(300)
     recipe = replace(recipe, batching=replace(recipe.batching, fan_outs=(None,), hub_cap=None))
     pairs = PairBatch(0, 0, nodes, nodes, np.zeros(300, np.int64))

@@ -5,9 +5,11 @@ versions widens it.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -66,8 +68,18 @@ def installed(wheel: Path, python: str, folder: Path) -> Path:
 @pytest.mark.gate
 def test_wheel__carries_its_configuration_and_runs_elsewhere(wheel, tmp_path):
     python = installed(wheel, sys.executable, tmp_path)
-    said(python, "-m", "hcm_scale", "label", *SHORT, cwd=tmp_path)
-    assert (tmp_path / "runs" / "community-300" / "labels" / "manifest.json").is_file()
+    said(python, "-m", "hcm_scale", "demo", *SHORT, cwd=tmp_path)
+    assert (tmp_path / "runs" / "demo" / "report" / "report.html").is_file()
+
+
+@pytest.mark.gate
+def test_wheel__description_has_no_link_that_leads_nowhere_outside_the_repository(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith("METADATA"))
+        text = archive.read(name).decode()
+    assert "Description-Content-Type: text/markdown" in text
+    assert "## Quick start" in text
+    assert set(re.findall(r"\]\((\w+:)?", text) + re.findall(r'(?:src|href)="(\w+:)?', text)) == {"https:"}
 
 
 @pytest.mark.slow

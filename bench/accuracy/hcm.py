@@ -26,6 +26,15 @@ def default(problem: Problem, device: str) -> Scores:
     return {"HCM default": HCM(seed=problem.seed, device=device).fit(problem.graph).scores}
 
 
+def encoders(problem: Problem, device: str) -> Scores:
+    """`HCM(encoder=...)` for those of the package: all evidence, and AHP, which alone depends on the encoder."""
+    found: Scores = {}
+    for name in ("gcn", "sage", "gat"):
+        fitted = HCM(encoder=name, seed=problem.seed, device=device).fit(problem.graph)
+        found |= {f"HCM {name}": fitted.scores, f"HCM {name}, AHP": _column(fitted, "ahp")}
+    return found
+
+
 def paper(problem: Problem, device: str) -> Scores:
     """experiment=paper/...: encoder on the original graph, as the paper has it."""
     found = _fit("paper/", problem, device)

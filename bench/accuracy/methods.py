@@ -57,6 +57,9 @@ METHODS = {
     "madan": Method("madan", "run", ("MADAN",)),
     "resgcn": Method("resgcn", "run", ("ResGCN",)),
     "hcm-default": Method("hcm", "default", ("HCM default",)),
+    "hcm-encoders": Method(
+        "hcm", "encoders", tuple(f"HCM {e}{by}" for e in ("gcn", "sage", "gat") for by in ("", ", AHP"))
+    ),
     "hcm-paper": Method("hcm", "paper", ("HCM paper, AHP", "HCM paper, HAV")),
     "hcm-mini": Method("hcm", "mini", ("HCM mini-batch, AHP", "HCM mini-batch")),
     "hcm-full": Method("hcm", "full", ("HCM full batch, AHP", "HCM full batch")),

@@ -192,15 +192,15 @@ def review(about: Subject, name: str, seed: int) -> dict[str, Any]:
         reviewed[nodes] = True
         current = LEARNERS[name](about, nodes, about.bad[nodes], seed)
         if name == "taught" and at % 3 == 0:
-            inside += _inside(about, {"after": current, "before": about.inputs.score}, nodes)
+            inside += _inside(about, {"after": ranking(current), "before": ranking(about.inputs.score)}, nodes)
     return {"found": int(about.bad[nodes].sum())} | ({"inside": float(np.mean(inside))} if inside else {})
 
 
-def _inside(about: Subject, lists: dict[str, NDArray[np.float64]], nodes: Nodes) -> Iterator[bool]:
+def _inside(about: Subject, lists: dict[str, Nodes], nodes: Nodes) -> Iterator[bool]:
     estimates = Estimates.of(lists, nodes, about.bad[nodes])
-    for name, score in lists.items():
+    for name, order in lists.items():
         for share in estimates.shares(name, FIRSTS):
-            true = about.bad[ranking(score)[: share.first]].mean()
+            true = about.bad[order[: share.first]].mean()
             yield bool(share.low - 1e-9 <= true <= share.high + 1e-9)
 
 

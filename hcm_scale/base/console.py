@@ -58,7 +58,8 @@ class Progress:
         global _num_drawn
         self.n = self._initial = initial
         self._total, self._unit, self._label, self._postfix = total, unit, label, ""
-        self._started = self._logged = time.monotonic()
+        self._started = self._began = self._logged = time.monotonic()
+        self._counting = threading.Lock()  # threads share a bar
         is_terminal = sys.stderr.isatty()
         draws = (is_terminal and not writes_json) if _draws is None else _draws and (is_terminal or _num_drawn == 0)
         self._logs = not draws and _draws is not False
@@ -70,8 +71,19 @@ class Progress:
             scaled: Any = {"initial": initial, "unit_scale": unit_scale}
             self._drawn = tqdm(total=total, unit=unit, desc=label, dynamic_ncols=True, **scaled)
 
+    def begin(self) -> None:
+        """The work begins now: what came before was set-up, and says nothing about the time left."""
+        self._began = time.monotonic()
+
+    def skip(self, num_done: int) -> None:
+        """Counts what an earlier call has done, which says nothing about the time left either."""
+        self._initial += num_done
+        if num_done:
+            self.update(num_done)
+
     def update(self, num_more: int = 1) -> None:
-        self.n += num_more
+        with self._counting:
+            self.n += num_more
         notify_watcher(Step(self._label, self.n, self._total, self._unit))
         if self._drawn is not None:
             self._drawn.update(num_more)
@@ -91,7 +103,8 @@ class Progress:
         done, left = f"{self.n:,}", ""
         if self._total is not None:
             done += f" of {self._total:,}"
-            left = f", about {seconds * (self._total - self.n) / max(1, self.n - self._initial):,.0f} s left"
+            working = time.monotonic() - self._began
+            left = f", about {working * (self._total - self.n) / max(1, self.n - self._initial):,.0f} s left"
         return f"{self._label:<20} {done} {self._unit}s in {seconds:,.0f} s{left}{self._postfix}"
 
     def close(self) -> None:

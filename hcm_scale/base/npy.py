@@ -8,6 +8,7 @@ import errno
 import math
 import os
 import re
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
@@ -16,20 +17,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base import files
-from hcm_scale.base.threads import map_slices
+from hcm_scale.base.memory import Budget, Need
+from hcm_scale.base.threads import map_in_order, map_slices
 
 _PLAIN_HEADER = re.compile(
     rb"\{'descr': '([<>|][biufc]\d+)', 'fortran_order': (True|False), 'shape': \(((?:\d+,|\d+(?:, \d+)+)?)\), \} *\n"
 )
 Rule = tuple[Callable[[NDArray[Any]], NDArray[np.bool_]], str]  # which values are legal, in words too
 FINITE: Rule = (np.isfinite, "values must be finite")
+_PART, _CONVERTERS = 1 << 20, 4  # numbers converted at a time; threads that do
 _NOT_SUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 
 def create_npy(path: Path, dtype: Any, shape: tuple[int, ...]) -> "np.memmap[Any, Any]":
     """A new array of zeros in a .npy file at `path`, mapped for writing; OSError where the disk has no room for it."""
     array = np.lib.format.open_memmap(path, "w+", dtype, shape)
-    _allocate(path, array.nbytes)
+    with open(path, "r+b") as stream:
+        _allocate(stream, path, array.nbytes)
     return array
 
 
@@ -114,23 +118,48 @@ def first_illegal(array: NDArray[Any], is_legal: Callable[[NDArray[Any]], NDArra
     return next((at for at in map_slices(len(flat), first) if at >= 0), -1)
 
 
+def read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """A view that cannot be written to: for numba arrays that were made are then of the type of mapped ones."""
+    view = array.view()
+    view.setflags(write=False)
+    return view
+
+
+def new_array(shape: Any, dtype: Any, near: Path, budget: Budget, beside: int = 0) -> NDArray[Any]:
+    """An uninitialised array: in memory, if `beside` more bytes fit too, else in a file without a name near `near`."""
+    num_bytes = int(np.dtype(dtype).itemsize * np.prod(shape, dtype=np.int64))
+    fits = not budget.lacks(Need(num_bytes + beside + budget.spare_bytes))
+    if fits or not num_bytes or not os.access(near, os.W_OK):
+        return np.empty(shape, dtype)
+    return nameless_array(shape, dtype, near)
+
+
+def nameless_array(shape: Any, dtype: Any, near: Path) -> NDArray[Any]:
+    """Zeros in a file without a name in the folder `near`, which ends with the array, or with the process."""
+    with tempfile.TemporaryFile(dir=near) as stream:
+        num_bytes = int(np.dtype(dtype).itemsize * np.prod(shape, dtype=np.int64))
+        stream.truncate(num_bytes)
+        _allocate(stream, near, num_bytes)
+        return np.memmap(stream, dtype, "r+", shape=shape).view(np.ndarray)
+
+
 def create_file(path: Path, num_bytes: int) -> None:
     """A new file of zeros at `path`; OSError where the disk has no room for it."""
     with open(path, "wb") as stream:
         stream.truncate(num_bytes)
-    _allocate(path, num_bytes)
+        _allocate(stream, path, num_bytes)
 
 
-def _allocate(path: Path, num_bytes: int) -> None:
-    """Allocates the room of a file on the disk, or removes it and raises; the message names `num_bytes`."""
+def _allocate(stream: IO[bytes], path: Path, num_bytes: int) -> None:
+    """Allocates the room of an open file on the disk, or removes it and raises; the message names `num_bytes`."""
     try:
-        with open(path, "r+b") as stream:
-            os.posix_fallocate(stream.fileno(), 0, path.stat().st_size)
+        os.posix_fallocate(stream.fileno(), 0, os.fstat(stream.fileno()).st_size)
     except AttributeError:  # a system without the call
         pass
     except OSError as error:
         if error.errno not in _NOT_SUPPORTED:
-            path.unlink()
+            if path.is_file():
+                path.unlink()
             raise _with_path(error, path, num_bytes) from error
 
 
@@ -139,6 +168,23 @@ def save_npy(path: Path, array: NDArray[Any]) -> None:
         np.save(path, array, allow_pickle=False)
     except OSError as error:
         raise _with_path(error, path, array.nbytes) from error
+
+
+def save_converted(path: Path, values: NDArray[Any], convert: Callable[[NDArray[Any]], NDArray[Any]]) -> None:
+    """As save_npy(path, convert(values)) of a function of single numbers, a part at a time.
+
+    Pages of a mapped file would each be a fault of its own, and cost more than the writing.
+    """
+    dtype = convert(values[:0]).dtype
+    described = {"descr": dtype.str, "fortran_order": False, "shape": values.shape}
+    parts = (values[first : first + _PART] for first in range(0, len(values), _PART))
+    try:
+        with open(path, "wb") as stream:
+            np.lib.format.write_array_header_1_0(stream, described)
+            for part in map_in_order(_CONVERTERS, parts, convert):
+                stream.write(part.data)
+    except OSError as error:
+        raise _with_path(error, path, values.size * dtype.itemsize) from error
 
 
 def _with_path(error: OSError, path: Path, num_bytes: int) -> OSError:

@@ -9,7 +9,7 @@
 - `find_rank` and `value_at` find the value at a rank of a float32 array in two passes without a copy: one counts the
   upper halves of the 32-bit keys, one the lower halves of those that share an upper one. Values that are not finite
   have no rank.
-- `sort_rows` sorts each row of a CSR in place.
+- `sort_row` sorts a row of a CSR in place.
 """
 
 from collections.abc import Callable, Sequence
@@ -337,9 +337,3 @@ def sort_row(row):
             row[j] = row[j - 1]
             j -= 1
         row[j] = value
-
-
-@kernel
-def sort_rows(part, indptr, indices):
-    for u in range(part[0], part[1]):
-        sort_row(indices[indptr[u] : indptr[u + 1]])

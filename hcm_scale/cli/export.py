@@ -24,9 +24,8 @@ from hcm_scale.ingest.edge_rows import EdgeRows, with_edge_columns
 from hcm_scale.ingest.policy import InputError
 from hcm_scale.report.edges import StrangeEdges
 from hcm_scale.report.evidence import Evidence
-from hcm_scale.report.explain import explain
 from hcm_scale.report.reasons import ordinary_nodes, ordinary_rows
-from hcm_scale.report.wording import all_reasons, clip, ordinary_text, sentence
+from hcm_scale.report.wording import clip, ordinary_text, reasons_of, sentence
 from hcm_scale.review import teach, verdicts
 from hcm_scale.run import pipeline
 from hcm_scale.run.workspace import open_stages
@@ -83,7 +82,7 @@ def export_table(
     read = rows if flagged or top else rows.filter(pc.or_(rows["flagged"], pc.less_equal(place, _NUM_REASONS)))
     nodes = read["node"].slice(0, _MOST_REASONS).combine_chunks()
     evidence = Evidence.of(graph, made.graph, ranked, *edge_hops(scores, graph), made.features)
-    reasons = [all_reasons(explain(evidence, node)) for node in nodes.to_pylist()]
+    reasons = reasons_of(evidence, nodes.to_pylist())
     told = _write(rows, out, nodes, pa.array(reasons, pa.string()), raw=raw)
     more = f", {len(reasons):,} with a reason in words" if len(reasons) < len(rows) else ""
     return f"{len(rows):,} {'flagged ' if flagged else ''}nodes in {out}{more}{hint}{told}"

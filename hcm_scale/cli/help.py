@@ -5,12 +5,13 @@ Commands of `STAGES` compose a configuration (`cli/main.py`); those of `COMMANDS
 
 import inspect
 
-from hcm_scale import __version__
+from hcm_scale import __version__, plugins
 from hcm_scale.base.console import suggest
 from hcm_scale.cli import commands
 from hcm_scale.config import Option, conf_dir, describe, option_names, options
 
 STAGES = {
+    "demo": "a run of the embedded data set in runs/demo: needs no file, no option and no network",
     "run": "everything, from the input to the report",
     "ingest": "read or make the graph, check it, inject anomalies if asked to",
     "purify": "transform the attributes and drop the least similar edges",
@@ -21,13 +22,14 @@ STAGES = {
     "plan": "what a run with the same words would do, keep and take, without doing it",
     "explain": "why nodes, or edges, are where they are: hcm-scale explain RUN ID ... edge=A,B",
 }
+OWN_TABLES = "hcm-scale run edges.csv nodes.csv"
 READING = ("plan", "explain")  # of STAGES: they make nothing
 TITLE = f"hcm-scale {__version__}: hop-count based anomaly detection on attributed graphs"
 FIRST = f"""{TITLE}
 
 It ranks the nodes of a graph by how little they fit to where they are, and says why. Begin with
 
-  hcm-scale run                           the embedded data set: 20,000 nodes with planted anomalies
+  hcm-scale demo                          the embedded data set: 20,000 nodes with planted anomalies
   hcm-scale run edges.csv nodes.csv       your own tables; runs/edges/report/report.html is the result
   hcm-scale explain runs/edges ID         why one node of that run is where it is
   hcm-scale review runs/edges             nodes to say bad or good of; hcm-scale teach then ranks by your verdicts
@@ -58,6 +60,8 @@ def full_page() -> str:
 def page_of(command: str) -> str:
     """The page of a command that composes a configuration."""
     flags = "[FILE ...] [GROUP=OPTION ...] [KEY=VALUE ...]"
+    if command == "demo":
+        return f"usage: hcm-scale demo [KEY=VALUE ...]\n\n{STAGES[command]}\n\nTables of your own: {OWN_TABLES}"
     if command == "explain":
         usage = f"RUN [ID ...] [edge=A,B ...]\n       hcm-scale explain node=ID {flags}"
         example = "hcm-scale explain runs/edges 42 43"
@@ -82,6 +86,8 @@ def page_of(command: str) -> str:
 def _options() -> list[str]:
     groups = sorted(path.name for path in conf_dir().iterdir() if path.is_dir())
     lines = [f"  {group:<11}{' | '.join(option_names(group))}" for group in groups]
+    lines += ["", "plug-ins (docs/plugins.md):"]
+    lines += [f"  {key:<19}{' | '.join(plugins.names(group)) or 'none'}" for group, key in plugins.OPTIONS.items()]
     return ["options, one YAML file each (GROUP=OPTION; ~GROUP: none of them):", *lines, "", ALL_KEYS]
 
 
@@ -151,6 +157,7 @@ WORDS = {
     "graph.seed": "seed of a graph that is made",
     "graph.family": "what a made graph is like: communities, an R-MAT graph with hubs, or a grid",
     "graph.num_nodes": "nodes of a graph that is made; of a matrix, where its edges leave that in doubt",
+    "graph.attributes_dtype": "how attributes of a graph that is made are stored; float16 takes half of the disk",
     "graph.edges_per_node": "edges a node of a graph that is made, before repeats fall out",
     "graph.num_attributes": "attributes of a graph that is made",
     "graph.path": "file, folder, glob or URL of edges, matrix, data set or graph folder; of graph=sql the database",
@@ -176,6 +183,7 @@ WORDS = {
     "graph.repeated": "a node that the node table has twice: refuse, or take the first row",
     "graph.edge_attributes": "columns of the edge table as attributes of both ends; auto: where there are no others",
     "graph.edges": "the query of the edges",
+    "graph.reader": "plug-in that reads graph.path; null: the one named as its ending, such as gexf of a.gexf",
     "graph.keys": "names in the file of adjacency, attributes and label, where they are unusual",
     "graph.dataset": "name of a torch_geometric data set",
     "graph.trust_pickle": "let the data set's files run code; without it only arrays and tensors are read",
@@ -197,9 +205,10 @@ WORDS = {
     "sampling.ratio": "share of the rarest class that every class gives to an epoch (S of the paper)",
     "sampling.fan_out": "neighbours drawn in each sampled layer: a number or all, one for every layer or one each",
     "sampling.hub_cap": "most neighbours drawn where the fan-out is all; null: no bound",
-    "sampling.first_hop": "whether the first layer sums over all neighbours, once, or over drawn ones",
+    "sampling.first_hop": "whether a GCN's first layer sums over all neighbours, once, or over drawn ones",
     "sampling.backend": "who draws neighbours: our kernels, or torch-sparse",
     "sampling.whole_graph": "steps on all nodes where a batch would reach most of them anyway",
+    "model.encoder": "the graph network that embeds nodes; plug-ins are listed too (docs/plugins.md)",
     "model.num_layers": "graph convolutions",
     "model.width": "numbers of a node's embedding",
     "model.head_width": "hidden units of the classifier of pairs",
@@ -214,6 +223,7 @@ WORDS = {
     "posterior.checkpoint_every": "steps from one checkpoint to the next",
     "posterior.trend_every": "samples from one measurement of ROC-AUC to the next, with known anomalies; null: never",
     "score.views": "the graphs on which an encoder is trained, each: the purified one, the given one",
+    "score.evidence": "more kinds of evidence, by plug-ins, which are part of score, p and report (docs/plugins.md)",
     "score.hop": "the predicted hop of a pair: its expectation, or the likeliest class",
     "score.trim": "share of a node's neighbours, the farthest, that do not count",
     "score.far_share": "share of the edges that count as far where far triangles are looked for",

@@ -42,6 +42,7 @@ def _run(run_dir: Path, verify: bool) -> str:
         folder = run_dir / stage["name"]
         costs = f"{stage['seconds']:>9.1f}{stage['peak_rss_bytes'] / 2**30:>10.2f}{files.size_of(folder) / 1e6:>12.1f}"
         lines.append(f"{stage['name']:<20}{costs}   {workspace.facts_text(stage['detail'])}")
+    lines += [f"convergence: {text}" for stage in listed if (text := stage["detail"].get("convergence"))]
     if verify:
         if not stored_options(run_dir):
             raise files.FolderError(f"{run_dir / 'config.json'} is missing; hcm-scale run writes it again")
@@ -76,8 +77,8 @@ def _weights(graph: Graph) -> str:
 def _purified(folder: Path, verify: bool) -> dict[str, object]:
     made = purify.open_purified(folder)
     if verify:
-        Graph.open(folder / "graph", verify=True)
-    return {"edges kept": f"{made.graph.num_edges:,}", "features": made.features.shape[1]}
+        made.fitted()
+    return {"edges kept": f"{made.num_edges:,}", "features": len(made.columns)}
 
 
 def _labels(folder: Path, verify: bool) -> dict[str, object]:

@@ -83,11 +83,21 @@ def _dispatch(words: list[str]) -> None:
         _show(help.COMMANDS[command](rest))
     elif command in help.STAGES and {"-h", "--help"} & {*rest}:
         _show(help.page_of(command))
+    elif command == "demo":
+        _demo(rest)
     elif command in help.STAGES:
         _run(command, rest)
     else:
         legal = console.legal_names(command, [*help.STAGES, *help.COMMANDS])
         raise ValueError(f"{command!r} is not a command; {legal}")
+
+
+def _demo(words: list[str]) -> None:
+    """Runs the embedded data set, and says how to go on."""
+    if files := [word for word in words if "=" not in word]:
+        raise ValueError(f"demo takes no {files[0]!r}, it has its own data; a table of yours: {help.OWN_TABLES}")
+    _run("run", ["run_dir=runs/demo", *words])
+    _show(f"\nwith tables of your own: {help.OWN_TABLES}")
 
 
 def _run(command: str, words: list[str]) -> None:

@@ -134,8 +134,10 @@ def _file_options(files: Sequence[str], words: Sequence[str]) -> list[str]:
     from hcm_scale.ingest.readers import kind_of
 
     kind, given = kind_of(remote.local_path(files[0])), {split(word)[0] for word in words}
-    if len(files) > (2 if kind == "tables" else 1):
-        legal = "an edge table and a node table" if kind == "tables" else f"one, since {files[0]} is no table"
+    if len(files) > (2 if kind in ("tables", "reader") else 1):
+        legal = (
+            "an edge table and a node table" if kind in ("tables", "reader") else f"one, since {files[0]} is no table"
+        )
         raise ValueError(f"{' '.join(files)}: {len(files)} files; legal are {legal}")
     if "graph.path" in given:
         raise ValueError(f"{files[0]} and graph.path=... both name the graph; say one of them")

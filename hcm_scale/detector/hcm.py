@@ -27,7 +27,7 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
-from hcm_scale import __version__
+from hcm_scale import __version__, plugins
 from hcm_scale.base import console, files
 from hcm_scale.base.npy import FINITE, open_array
 from hcm_scale.config import Config, as_plain, inert_options
@@ -71,17 +71,23 @@ class HCM(Results, Parameters):
     drop_ratio : float, default 0.2
         Share of the edges, the least similar, that is dropped before hops are counted.
     similarity : str, default "euclidean"
-        Similarity of the two ends of an edge: euclidean, cosine, jaccard, ...
+        Similarity of the two ends of an edge: euclidean, cosine, jaccard, a plug-in by name, or a function of the ends'
+        features, (k, q) each, to (k,) numbers.
     scale : str, default "auto"
         How attributes are rescaled; auto decides column by column.
     pca : int or None, default None
         Components to reduce the attributes to; None leaves it to the rule of `scale`.
+    encoder : str or class, default "gcn"
+        The graph network: gcn, sage, gat, a plug-in by name, or a class like `hcm_scale.encoders.Encoder`.
     num_layers, width : int, default 2 and 64
         Layers of the encoder, and numbers per node in each.
     num_samples : int or None, default None
         Samples of the posterior; None stops when one more no longer changes the ranking.
     views : sequence of str, default ("purified", "original")
         Graphs to train on; "purified" alone takes half of the time.
+    evidence : sequence of str or callables, default ()
+        More kinds of evidence: plug-ins by name, or functions of (graph, features) to one number a node, larger is
+        stranger.
     rank_by : str, default "score"
         The score to rank by: score (all evidence), strange, ahp or hav.
     fdr : float, default 0.1
@@ -123,13 +129,15 @@ class HCM(Results, Parameters):
         classes: int = 4,
         num_sources: int | None = 4_096,
         drop_ratio: float = 0.2,
-        similarity: str = "euclidean",
+        similarity: str | Callable[..., Any] = "euclidean",
         scale: str = "auto",
         pca: int | None = None,
+        encoder: str | type[Any] = "gcn",
         num_layers: int = 2,
         width: int = 64,
         num_samples: int | None = None,
         views: Sequence[str] = ("purified", "original"),
+        evidence: Sequence[str | Callable[..., Any]] = (),
         rank_by: str = "score",
         fdr: float = 0.1,
         contamination: float | None = None,
@@ -147,8 +155,8 @@ class HCM(Results, Parameters):
         self.classes, self.num_sources = classes, num_sources
         self.drop_ratio, self.similarity = drop_ratio, similarity
         self.scale, self.pca = scale, pca
-        self.num_layers, self.width = num_layers, width
-        self.num_samples, self.views = num_samples, views
+        self.encoder, self.num_layers, self.width = encoder, num_layers, width
+        self.num_samples, self.views, self.evidence = num_samples, views, evidence
         self.rank_by, self.fdr, self.contamination = rank_by, fdr, contamination
         self.seed, self.device, self.threads = seed, device, threads
         self.run_dir, self.verbose, self.callback = run_dir, verbose, callback
@@ -318,7 +326,7 @@ class HCM(Results, Parameters):
         """Copies the finished run and the parameters to a folder, which is written whole or not at all."""
         folder, found = Path(folder), self._found()
         _check_writable(folder)
-        parameters = {name: as_plain(value) for name, value in self.get_params().items() if name not in _NOT_SAVED}
+        parameters = {name: self._plain(name) for name in self.get_params() if name not in _NOT_SAVED}
         manifest = {
             "parameters": parameters,
             "fingerprint": found.fingerprint,
@@ -347,7 +355,8 @@ class HCM(Results, Parameters):
         fitted, saved = cls._open_saved(Path(folder).absolute())
         with files.naming_damage(Path(folder) / files.MANIFEST):
             parameters = _safe_parameters(saved)
-            parameters["views"] = tuple(parameters["views"])
+            parameters |= {"views": tuple(parameters["views"]), "evidence": tuple(parameters.get("evidence", ()))}
+            _check_plugins(parameters)
             detector = cls(**parameters)
         detector._fitted = fitted
         return detector
@@ -412,6 +421,18 @@ def _training_scores(folder: Path, manifest: dict[str, Any]) -> Training | None:
     files.check_types(folder / files.MANIFEST, entry, {"hash": str, "num_odd": int})
     files.check_folder(folder, {_TRAINING_SCORES: entry["hash"]}, again)
     return Training(open_array(folder / _TRAINING_SCORES, np.float64, (None,), again, legal=FINITE), entry["num_odd"])
+
+
+def _check_plugins(parameters: dict[str, Any]) -> None:
+    """Raises FolderError for a plug-in that this process does not know."""
+    for name, group in (("encoder", "encoders"), ("similarity", "similarities"), ("evidence", "evidence")):
+        given = parameters.get(name, [])
+        for item in given if isinstance(given, tuple) else [given]:
+            if isinstance(item, str) and not plugins.is_known(group, item):
+                what = f"the saved detector has {name}={item}, a plug-in that is not known in this process"
+                raise files.FolderError(
+                    f"{what}: install its package, or hcm_scale.plugins.register({group!r}, ...) it"
+                )
 
 
 def _safe_parameters(parameters: dict[str, Any]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from hcm_scale.base import console, remote
-from hcm_scale.config import FolderGraph, GraphConfig, MatrixGraph, PygGraph, TablesGraph
+from hcm_scale.config import FolderGraph, GraphConfig, MatrixGraph, PygGraph, ReaderGraph, TablesGraph
 from hcm_scale.graph import Graph
 from hcm_scale.graph.store import NodeTypes
 from hcm_scale.ingest import guess, libraries
@@ -87,6 +87,8 @@ def read_input(data: Any) -> Input:
         kind = kind_of(path)
         if kind == "folder":
             return Input("a graph folder", FolderGraph(path=path))
+        if kind == "reader":
+            return Input("a file that a plug-in reads", ReaderGraph(path=path))
         return Input("a matrix file", MatrixGraph(path=path)) if kind == "matrix" else _tables_input((path, None))
     if hasattr(data, "node_types") and hasattr(data, "edge_types"):  # of torch_geometric
         return dataclasses.replace(read_input(libraries.hetero_tables(data)), lines=libraries.field_lines(data))

@@ -14,6 +14,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, Self
 
+from hcm_scale import plugins
 from hcm_scale.base.console import legal_names
 from hcm_scale.config import (
     Config,
@@ -34,10 +35,12 @@ KEYS = {  # keyword -> key of the configuration
     "similarity": "purify.similarity",
     "scale": "attributes.scale",
     "pca": "attributes.pca",
+    "encoder": "model.encoder",
     "num_layers": "model.num_layers",
     "width": "model.width",
     "num_samples": "posterior.num_samples",
     "views": "score.views",
+    "evidence": "score.evidence",
     "rank_by": "score.rank_by",
     "fdr": "score.fdr",
     "seed": "seed",
@@ -54,8 +57,8 @@ SET_ELSEWHERE = {  # keys that are not options in Python -> what sets them
 _NO_EMBEDDING = "every sample of the posterior has an embedding of its own; embedding_ is their mean"
 _CHAIN_LENGTH = 'use options={"posterior.burn_in_steps": ...} and num_samples, the length of a chain'
 FOREIGN_KEYWORDS = {  # keywords of PyGOD, PyOD and scikit-learn -> ours, or why there is none
-    "act": "the encoder is always a GCN with ReLU",
-    "backbone": "the encoder is always a GCN with ReLU",
+    "act": "ReLU stands between layers; encoder=... takes a class with layers of your own",
+    "backbone": "use encoder: gcn, sage, gat or a class of your own",
     "batch_size": 'use options={"sampling.batch_pairs": ...}, the pairs of nodes in a step',
     "compile_model": "kernels are always compiled and cached",
     "dropout": "samples of the posterior are averaged instead",
@@ -132,6 +135,12 @@ class Parameters:
             raise
         return self
 
+    def _plain(self, name: str) -> Any:
+        """A parameter in types of JSON; a class or function becomes the name of the plug-in that it is from now on."""
+        value, group = getattr(self, name), next((g for g, key in plugins.OPTIONS.items() if key == KEYS.get(name)), "")
+        named = lambda item: plugins.register(group, item) if group and callable(item) else item  # noqa: E731
+        return as_plain([named(item) for item in value] if isinstance(value, list | tuple) else named(value))
+
     def __repr__(self) -> str:
         defaults = self._defaults()
         changed = [f"{name}={value!r}" for name, value in self.get_params().items() if value != defaults[name]]
@@ -184,7 +193,7 @@ class Parameters:
             raise ValueError(f"options[{key!r}]={options[key]!r} is not an option here: use {SET_ELSEWHERE[key]}")
         keywords = {}
         for name, key in KEYS.items():
-            value = as_plain(getattr(self, name))
+            value = self._plain(name)
             if value != as_plain(defaults[name]):
                 keywords[key] = value
                 if as_plain(options.get(key, value)) != value:

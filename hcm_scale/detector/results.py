@@ -34,6 +34,7 @@ from hcm_scale.review.estimate import Share
 from hcm_scale.run import pipeline
 from hcm_scale.run.new_edges import open_new_edges
 from hcm_scale.score.table import ranked_by
+from hcm_scale.stages.convergence import diagnose
 from hcm_scale.stages.report import read_records
 
 Values = NDArray[np.float64]
@@ -312,6 +313,30 @@ class Results:
     def embedding_(self) -> NDArray[np.float32]:
         """Embedding of every node, (n, encoders x width): the mean over the samples of each encoder, side by side."""
         return self._found().embedding
+
+    @property
+    def convergence_(self) -> dict[str, Any]:
+        """Split R-hat and effective samples of predicted hops of edges, by chain; `text` says what they mean here."""
+        return diagnose(pipeline.convergence(self._found().folder)[0]) or {}
+
+    def to_arviz(self) -> Any:
+        """ArviZ's InferenceData (a DataTree from its version 1 on): predicted hops of a thousand edges as `hop`.
+
+        Its chains are the encoders, in the order of `samples_`, its draws the last samples that all of them have, its
+        edges "A - B" by the ids of their ends. Encoders are trained on different graphs: compare draws within a chain
+        for convergence, chains for disagreement.
+        """
+        try:
+            import arviz
+        except ImportError as error:
+            raise ImportError("to_arviz needs ArviZ: pip install 'hcm-scale[arviz]'") from error
+        chains, *ends = pipeline.convergence(self._found().folder)
+        ids, shortest = self.ids_, min(map(len, chains.values()))
+        names = [f"{ids[u]} - {ids[v]}" for u, v in zip(*ends, strict=True)]
+        groups = {"posterior": {"hop": np.stack([chain[-shortest:] for chain in chains.values()])}}
+        labels = {"coords": {"edge": names}, "dims": {"hop": ["edge"]}}
+        is_old = arviz.__version__.startswith("0.")
+        return arviz.from_dict(**groups, **labels) if is_old else arviz.from_dict(groups, **labels)
 
     @property
     def plot(self) -> Plots:

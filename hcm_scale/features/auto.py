@@ -148,16 +148,16 @@ def expected_width(x: Attributes, pca: int | None, columns: tuple[str, ...]) -> 
 
 
 def sample(x: Attributes, most: int = MAX_ROWS) -> Attributes:
-    """Evenly spaced rows of x, at most `most`, all where there are few; sparse rows stay sparse.
+    """Evenly spaced rows of x in float32, at most `most`, all where there are few; sparse rows stay sparse.
 
     >>> sample(np.arange(6, dtype=np.float32)[:, None]).ravel().tolist()
     [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
     """
     num_rows = min(most, sampled_rows(values_per_row(x)))
     if x.shape[0] <= num_rows:
-        return x
+        return x if isinstance(x, SparseRows) else np.asarray(x, np.float32)
     rows = np.arange(num_rows) * x.shape[0] // num_rows
-    return SparseRows.of(x.csr()[rows]) if isinstance(x, SparseRows) else x[rows]
+    return SparseRows.of(x.csr()[rows]) if isinstance(x, SparseRows) else np.asarray(x[rows], np.float32)
 
 
 def sampled_rows(width: int) -> int:

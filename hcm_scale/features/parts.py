@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
@@ -29,7 +30,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 from threadpoolctl import threadpool_limits
 
 from hcm_scale.base.names import GAP_SUFFIX, NO_COLUMN, VECTOR
-from hcm_scale.base.threads import run_in_slices
+from hcm_scale.base.threads import run_in_slices, share_parts
 from hcm_scale.graph.store import Attributes, SparseRows
 
 log = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ _VALUEWISE: dict[str, Callable[[NDArray[np.float32]], NDArray[Any]]] = {
     "binary": lambda values: values != 0,
 }
 _BLOCK_VALUES = 1 << 22
+MOST_BLOCKS = 16  # that are projected at the same time
 _NAMES_IN_MESSAGE = 5
 
 
@@ -84,7 +86,7 @@ def rescale_block(block: AttributeRows, scale: str) -> AttributeRows:
     if sparse.issparse(block):
         data = _VALUEWISE[scale](block.data).astype(np.float32)
         return sparse.csr_array((data, block.indices, block.indptr), shape=block.shape)
-    return _VALUEWISE[scale](block).astype(np.float32, copy=False)
+    return _VALUEWISE[scale](np.asarray(block, np.float32)).astype(np.float32, copy=False)
 
 
 def check_scale(x: Attributes, scale: str, columns: tuple[str, ...] = ()) -> None:
@@ -113,7 +115,8 @@ def normal_scores(x: NDArray[Any]) -> tuple[NDArray[np.float32], dict[int, Curve
     """
     out, curves = np.empty(x.shape, np.float32), {}
     for k in range(x.shape[1]):
-        values, place, counts = np.unique(x[:, k], return_inverse=True, return_counts=True)
+        column = np.asarray(x[:, k], np.promote_types(x.dtype, np.float32))
+        values, place, counts = np.unique(column, return_inverse=True, return_counts=True)
         curves[k] = values, rank_quantiles(counts).astype(np.float32)
         out[:, k] = curves[k][1][place]
     return out, curves
@@ -367,18 +370,31 @@ def group_values(how: str, ends: NDArray[np.float64]) -> Callable[[AttributeRows
     return change_block
 
 
-def apply_parts(parts: tuple[Part, ...], x: Attributes) -> NDArray[np.float32]:
-    """The features (n, q) of all rows, block by block; in parallel where every column is transformed by itself."""
-    out = np.empty((x.shape[0], sum(part.width for part in parts)), np.float32)
+def is_by_value(parts: tuple[Part, ...]) -> bool:
+    """Whether a row has the same bits whatever rows it is fitted or made with: nothing is ranked or projected."""
+    plain = (part for part in parts if isinstance(part, Plain))
+    is_simple = all(part.components is None and not part.curves for part in plain)
+    return is_simple and not any(isinstance(part, Rotated) for part in parts)
+
+
+def apply_parts(
+    parts: tuple[Part, ...], x: Attributes, room: Callable[..., NDArray[Any]] = np.empty
+) -> NDArray[np.float32]:
+    """The features (n, q) of all rows, block by block, in parallel where attributes are dense.
+
+    Blocks are the same whatever the threads, and so are the bits of products. room(shape, dtype) makes the array.
+    """
+    out = room((x.shape[0], sum(part.width for part in parts)), np.float32)
 
     def fill(which: slice, block: AttributeRows) -> None:
         out[which] = np.concatenate([out[which, :0], *(part.apply(block) for part in parts)], axis=1)
 
-    if not isinstance(x, SparseRows) and all(isinstance(part, Singles) for part in parts):
+    if not isinstance(x, SparseRows) and is_by_value(parts):
         run_in_slices(len(out), lambda which: fill(which, x[which]), size=block_rows(x.shape[1]) // 16)
     else:
-        for which, block in row_blocks(x):
-            fill(which, block)
+        threads = 1 if isinstance(x, SparseRows) else min(numba.get_num_threads(), MOST_BLOCKS)
+        with threadpool_limits(limits=1, user_api="blas"):
+            share_parts(threads, row_blocks(x), lambda _, found: fill(*found))
     return out
 
 
@@ -390,9 +406,20 @@ class FittedTransform:
     attributes: tuple[str, ...]
     means: NDArray[np.float64]
 
-    def apply(self, x: Attributes, columns: tuple[str, ...] = ()) -> NDArray[np.float32]:
-        """The features (n, q) of rows of attributes; `columns` are their names."""
-        return apply_parts(self.parts, self._aligned(x, columns))
+    def apply(
+        self, x: Attributes, columns: tuple[str, ...] = (), room: Callable[..., NDArray[Any]] = np.empty
+    ) -> NDArray[np.float32]:
+        """The features (n, q) of rows of attributes; `columns` are their names; room(shape, dtype) makes the array."""
+        return apply_parts(self.parts, self._aligned(x, columns), room)
+
+    def is_made_in_seconds(self, x: Attributes, columns: tuple[str, ...]) -> bool:
+        """Whether the features of these attributes are as soon made again, to the bit, as they would be read."""
+        is_same = columns == self.attributes or not (columns and self.attributes)
+        is_ranked = any(isinstance(part, Plain) and part.curves for part in self.parts)
+        if isinstance(x, SparseRows) or not is_same or is_ranked:
+            return False
+        width = sum(part.width for part in self.parts)
+        return is_by_value(self.parts) or 4 * width >= x.itemsize * x.shape[1]  # components are kept where they are few
 
     def _aligned(self, x: Attributes, columns: tuple[str, ...]) -> Attributes:
         """The attributes that the parts take, in their order."""

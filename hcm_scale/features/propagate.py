@@ -6,7 +6,8 @@ system keeps mapped.
 
     out/  x.npy  (n, q) float32   manifest.json
 
-A CUDA device makes rows of the same bits (`propagate_device.py`).
+A run on a CUDA device stores none: its stages make the same bits there in less time than they would be read
+(`base/spmm_device.py`).
 """
 
 from functools import partial
@@ -17,7 +18,6 @@ from numpy.typing import NDArray
 
 from hcm_scale.base import files
 from hcm_scale.base.console import Progress
-from hcm_scale.base.device import MANY_ENTRIES
 from hcm_scale.base.npy import FINITE, create_npy, open_array
 from hcm_scale.base.spmm import gcn_rows, gcn_weights
 from hcm_scale.base.threads import run_in_slices, run_in_threads
@@ -29,11 +29,11 @@ CHUNK_ROWS = 1 << 17  # ranks take ranges of so many rows
 _ROWS_AT_ONCE = 1 << 20
 
 
-def propagate_features(structure: Graph, x: NDArray[np.float32], out: Path, device: str = "cpu") -> NDArray[np.float32]:
+def propagate_features(structure: Graph, x: NDArray[np.float32], out: Path) -> NDArray[np.float32]:
     """Writes Â x into the folder `out` and maps it, (n, q), read-only; x is (n, q), in memory or mapped."""
     check_propagated(structure, x)
     out.mkdir(parents=True, exist_ok=True)
-    write_rows(structure, x, out / "x.npy", 0, len(x), device)
+    write_rows(structure, x, out / "x.npy", 0, len(x))
     seal_propagated(out, x.shape)
     return open_propagated(out)
 
@@ -57,24 +57,14 @@ def open_propagated(folder: Path, shape: tuple[int | None, ...] = (None, None)) 
     return open_array(folder / "x.npy", np.float32, shape, legal=FINITE)
 
 
-def write_rows(
-    structure: Graph, x: NDArray[np.float32], path: Path, start: int, stop: int, device: str = "cpu"
-) -> None:
-    """Writes the rows start .. stop - 1 of Â x as a new .npy file; the device changes the time, not the result."""
+def write_rows(structure: Graph, x: NDArray[np.float32], path: Path, start: int, stop: int) -> None:
+    """Writes the rows start .. stop - 1 of Â x as a new .npy file."""
     weights = gcn_weights(structure.indptr, structure.weights)
-    fill = None
-    if device != "cpu" and len(structure.indices) >= MANY_ENTRIES:
-        from hcm_scale.features.propagate_device import rows_on_device  # imports Triton, which takes a second
-
-        fill = rows_on_device(structure, x, weights.scale, device)
     target = create_npy(path, np.float32, (stop - start, x.shape[1]))
     with Progress(stop - start, "row", "propagate") as progress:
         for first in range(start, stop, _ROWS_AT_ONCE):
             chunk = target[first - start : first - start + _ROWS_AT_ONCE].view(np.ndarray)
-            if fill is None:
-                run_in_threads(len(chunk), gcn_rows, structure.indptr, structure.indices, weights, x, first, chunk)
-            else:
-                fill(first, chunk)
+            run_in_threads(len(chunk), gcn_rows, structure.indptr, structure.indices, weights, x, first, chunk)
             run_in_slices(len(chunk), partial(_check_finite, chunk, first), size=1 << 15)
             progress.update(len(chunk))
     target.flush()

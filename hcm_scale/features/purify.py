@@ -1,6 +1,7 @@
 """How alike neighbours are: drops the least similar edges, weighs the others, and says what features tell of edges.
 
-`edge_similarity` gives every edge a number, `purify` keeps the upper part:
+`edge_similarity` gives every edge a number, `find_dropped` marks the lower part, a bit an entry of the CSR, and
+`without_dropped` makes the graph of the others; `purify` is both:
 
 | similarity | of two attribute rows a and b                         | by definition           |
 |------------|-------------------------------------------------------|-------------------------|
@@ -39,18 +40,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hcm_scale import plugins
 from hcm_scale.base.jit import fetch_add, kernel, prefetch
 from hcm_scale.base.names import SIMILARITIES
-from hcm_scale.base.npy import create_npy
-from hcm_scale.base.order import sort_rows, value_at
+from hcm_scale.base.npy import create_npy, read_only
+from hcm_scale.base.order import value_at
 from hcm_scale.base.threads import positions_where, run_in_slices, run_in_threads
 from hcm_scale.graph import lookup
 from hcm_scale.graph.store import Attributes, Graph, SparseRows
 
 _NUM_TASKS = 256
 _AHEAD = 8  # neighbours between prefetching a row of attributes and reading it
-_BATCH = 64  # edges whose places are prefetched before the first of them is written to
 _WEIGHTS_PER_BLOCK = 1 << 20
+_OWN_EDGES = 1 << 14  # that a similarity of a plug-in measures at a time
 _LEAST_STRENGTH = np.finfo(np.float32).tiny
 _MIN_EDGES, _NUM_EDGES = 512, 1 << 13  # with fewer edges the signal is too uncertain
 _TRUST_EDGES, _TRUST_VALUES = 1 << 16, 1 << 21  # edges, and values of their ends, of which there may be twice as many
@@ -97,6 +99,9 @@ def edge_similarity(
     assert x.shape[0] == len(indptr) - 1
     spans = _edge_spans(indptr, indices, directed)
     first, last = (_NUM_TASKS * at // share[1] for at in (share[0], share[0] + 1))
+    if similarity not in SIMILARITIES:
+        borders = np.searchsorted(spans.offsets, [spans.offsets[-1] * task // _NUM_TASKS for task in (first, last)])
+        return _own_similarity(similarity, spans, indices, x, *spans.offsets[borders].tolist())
     out = np.empty(spans.offsets[-1], np.float32)  # pages that are not written to take no memory
     if isinstance(x, SparseRows):
         data = x.data if similarity != "jaccard" else (x.data != 0).astype(np.float32)
@@ -110,6 +115,26 @@ def edge_similarity(
     run_in_threads(last - first, lambda part: fill((part[0] + first, part[1] + first), *arguments))
     borders = np.searchsorted(spans.offsets, [len(out) * task // _NUM_TASKS for task in (first, last)])
     return out[slice(*spans.offsets[borders])]
+
+
+def _own_similarity(
+    name: str, spans: EdgeSpans, indices: NDArray[Any], x: Attributes, first: int, last: int
+) -> NDArray[np.float32]:
+    """Similarities of the edges first .. last - 1 by a plug-in, a function of both ends' rows, (k, q) each, to (k,)."""
+    measure, said = plugins.load("similarities", name), f"purify.similarity={name.partition('@')[0]}"
+    out = np.empty(last - first, np.float32)
+    for begin in range(first, last, _OWN_EDGES):
+        edges = np.arange(begin, min(begin + _OWN_EDGES, last))
+        u = np.searchsorted(spans.offsets, edges, side="right") - 1
+        v = indices[edges - spans.offsets[u] + spans.starts[u]]
+        rows = [x.csr()[end].toarray() if isinstance(x, SparseRows) else np.asarray(x)[end] for end in (u, v)]
+        found = np.asarray(measure(*rows), np.float32)
+        if found.shape != edges.shape or not np.isfinite(found).all():
+            raise ValueError(
+                f"{said} must return a finite number of each of {len(edges)} edges, {edges.shape}, not {found.shape}"
+            )
+        out[edges - first] = found
+    return out
 
 
 def _edge_spans(indptr: NDArray[np.int64], indices: NDArray[Any], directed: bool) -> EdgeSpans:
@@ -246,26 +271,35 @@ def _from_product(product, square_u, square_v, measure):
     return -np.sqrt(max(0.0, square_u + square_v - 2.0 * product))
 
 
-def purify(
-    graph: Graph,
-    x: Attributes,
-    *,
-    similarity: str,
-    ratio: float,
-    like: Graph | None = None,
-    measure: Callable[..., NDArray[np.float32]] = edge_similarity,
-) -> Graph:
+def purify(graph: Graph, x: Attributes, *, like: Graph | None = None, **how: Any) -> Graph:
     """The graph's structure without the floor(ratio * m) least similar edges: same nodes, no attributes, no labels.
 
     Weights of edges, which must be strengths, are kept. With `like`, a purified graph, those edges go that are less
-    similar than the ones that it kept, however many. `measure` finds the similarities, as `edge_similarity` does.
+    similar than the ones that it kept, however many. The other options are those of `find_dropped`.
 
     >>> triangle = Graph(np.array([0, 2, 4, 6]), np.array([1, 2, 0, 2, 0, 1], np.int32))
     >>> purify(triangle, np.array([[0], [1], [5]], np.float32), similarity="euclidean", ratio=0.34).indices.tolist()
     [1, 0, 2, 1]
     """
-    if like is not None:
-        return _purify_like(graph, x, like.info["purified"], measure)
+    before = None if like is None else like.info["purified"]
+    return without_dropped(graph, *find_dropped(graph, x, before=before, **how))
+
+
+def find_dropped(
+    graph: Graph,
+    x: Attributes,
+    *,
+    similarity: str,
+    ratio: float,
+    before: dict[str, Any] | None = None,
+    measure: Callable[..., NDArray[np.float32]] = edge_similarity,
+) -> tuple[NDArray[np.uint8], dict[str, Any]]:
+    """Which entries of the graph's CSR go, a bit each as `mark_dropped` sets them, and what was decided.
+
+    `before` is what another purification decided. `measure` finds the similarities, as `edge_similarity` does.
+    """
+    if before is not None:
+        return _find_dropped_like(graph, x, before, measure)
     num_dropped = num_least_similar(graph, ratio)
     keep, threshold, share, spread = None, None, 0.0, {}
     if num_dropped:
@@ -274,6 +308,7 @@ def purify(
             spread = {"spread": float(np.std(values, dtype=np.float64))}
             values += _weight_bonus(graph, **spread)
         keep, threshold, share = _keep_most_similar(values, num_dropped)
+        del values
     info = {
         "similarity": similarity,
         "ratio": float(ratio),
@@ -283,7 +318,7 @@ def purify(
         "dropped_at_threshold": share,  # of the edges that are just as similar
         **spread,
     }
-    return _purified(graph, keep, info)
+    return _marks(graph, keep), info
 
 
 def num_least_similar(graph: Graph, ratio: float) -> int:
@@ -291,20 +326,20 @@ def num_least_similar(graph: Graph, ratio: float) -> int:
     return math.floor(Fraction(str(float(ratio))) * graph.num_edges)
 
 
-def _purify_like(
+def _find_dropped_like(
     graph: Graph, x: Attributes, before: dict[str, Any], measure: Callable[..., NDArray[np.float32]]
-) -> Graph:
-    """The graph without the edges below the threshold of an earlier purification, and its share of those at it."""
+) -> tuple[NDArray[np.uint8], dict[str, Any]]:
+    """The edges below the threshold of an earlier purification, and its share of those at it."""
     info = before | {"num_edges_before": graph.num_edges, "num_edges_dropped": 0}
     if before["threshold"] is None:
-        return _purified(graph, None, info)
+        return _marks(graph, None), info
     values = measure(graph.indptr, graph.indices, x, before["similarity"], directed=graph.directed)
     if graph.weights is not None:
         values += _weight_bonus(graph, before["spread"])
     keep, at = values >= before["threshold"], np.flatnonzero(values == before["threshold"])
     keep[at[: round(before["dropped_at_threshold"] * len(at))]] = False
     info["num_edges_dropped"] = len(keep) - int(np.count_nonzero(keep))
-    return _purified(graph, keep, info)
+    return _marks(graph, keep), info
 
 
 def _weight_bonus(graph: Graph, spread: float) -> NDArray[np.float32]:
@@ -331,77 +366,88 @@ def _keep_most_similar(values: NDArray[np.float32], num_dropped: int) -> tuple[N
     return keep, float(threshold), num_tied / len(equal)
 
 
-def _purified(graph: Graph, keep: NDArray[np.bool_] | None, info: dict[str, Any]) -> Graph:
+def _marks(graph: Graph, keep: NDArray[np.bool_] | None) -> NDArray[np.uint8]:
+    """The bits of all entries, 1 where the edge is not kept; none where all are."""
+    if keep is None:
+        return np.zeros(0, np.uint8)
+    marks = np.zeros(marks_size(graph.num_arcs), np.uint8)
+    spans = _edge_spans(graph.indptr, graph.indices, graph.directed)
+    run_in_threads(graph.num_nodes, mark_dropped, graph.indptr, graph.indices, spans, keep, graph.directed, marks)
+    return marks
+
+
+def marks_size(num_arcs: int) -> int:
+    return (num_arcs + 7) // 8
+
+
+def without_dropped(
+    graph: Graph, marks: NDArray[np.uint8], info: dict[str, Any], room: Callable[..., NDArray[Any]] = np.empty
+) -> Graph:
+    """The structure without the marked entries, in arrays that room(shape, dtype) makes; a pass over the entries."""
     indptr, indices, weights = graph.indptr, graph.indices, graph.weights
-    if keep is not None:
-        indptr, indices = _keep_edges(graph, keep)
-        if weights is not None:
-            kept = weights[lookup.first_entries(graph.indptr, graph.indices, graph.directed)][keep]
-            weights = lookup.spread_to_entries(indptr, indices, kept, graph.directed)
+    marks = read_only(marks)
+    if len(marks):
+        indptr = room(len(graph.indptr), np.int64)
+        indptr[0] = 0
+        run_in_threads(graph.num_nodes, count_kept, graph.indptr, marks, indptr[1:])
+        np.cumsum(indptr, out=indptr)
+        indices = room(int(indptr[-1]), graph.indices.dtype)
+        run_in_threads(graph.num_nodes, copy_kept, graph.indptr, graph.indices, marks, indptr, indices)
+        if graph.weights is not None:
+            weights = room(len(indices), np.float32)
+            run_in_threads(graph.num_nodes, copy_kept, graph.indptr, graph.weights, marks, indptr, weights)
+            weights.setflags(write=False)
+        indptr.setflags(write=False)
+        indices.setflags(write=False)
     return Graph(indptr, indices, weights=weights, directed=graph.directed, info={"purified": info})
 
 
-def _keep_edges(graph: Graph, keep: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    if graph.directed:
-        return np.concatenate([[0], np.cumsum(keep)])[graph.indptr], graph.indices[keep]
-    of_edges = graph.indices, _edge_spans(graph.indptr, graph.indices, directed=False), keep
-    indptr = np.zeros_like(graph.indptr)
-    run_in_threads(graph.num_nodes, count_kept, *of_edges, indptr[1:])
-    np.cumsum(indptr, out=indptr)
-    indices = np.empty(indptr[-1], graph.indices.dtype)
-    run_in_threads(graph.num_nodes, list_kept, *of_edges, indptr[:-1].copy(), indices)
-    run_in_threads(graph.num_nodes, sort_rows, indptr, indices)
-    return indptr, indices
-
-
 @kernel
-def count_kept(part, indices, spans, keep, counts):
-    """Adds to counts[v] the kept edges of v, of an undirected graph."""
-    starts, ends, offsets = spans
-    for u in range(part[0], part[1]):
-        count = 0
-        for e in range(starts[u], ends[u]):
-            prefetch(counts, indices[min(e + 2 * _AHEAD, len(indices) - 1)])
-            if keep[offsets[u] + e - starts[u]]:
-                count += 1
-                fetch_add(counts, indices[e], 1)
-        fetch_add(counts, u, count)
+def mark_dropped(part, indptr, indices, spans, keep, directed, marks):
+    """Sets bit e % 8 of marks[e // 8], which is 0, for both entries e of every edge that is not kept.
 
-
-@kernel
-def list_kept(part, indices, spans, keep, cursor, out):
-    """Writes the kept neighbours of u to out[cursor[u]], out[cursor[u] + 1], ... in any order, and moves cursor[u] on.
-
-    An edge is met at its smaller end. Places at the larger one are taken, and their memory asked for, some edges before
-    they are written to.
+    An edge is met at its smaller end, and looked for in the row of the other.
     """
     starts, ends, offsets = spans
-    places, smaller = np.empty(_BATCH, np.int64), np.empty(_BATCH, np.int64)
-    size = 0
     for u in range(part[0], part[1]):
-        shift, num_kept = offsets[u] - starts[u], 0
         for e in range(starts[u], ends[u]):
-            prefetch(cursor, indices[min(e + 2 * _AHEAD, len(indices) - 1)])
-            if keep[e + shift]:
-                places[size], smaller[size] = fetch_add(cursor, indices[e], 1), u
-                prefetch(out, places[size])
-                num_kept += 1
-                size += 1
-                if size == _BATCH:
-                    size = _write(places, smaller, size, out)
-        place = fetch_add(cursor, u, num_kept)
-        for e in range(starts[u], ends[u]):
-            if keep[e + shift]:
-                out[place] = indices[e]
-                place += 1
-    _write(places, smaller, size, out)
+            if keep[offsets[u] + e - starts[u]]:
+                continue
+            fetch_add(marks, e >> 3, 1 << (e & 7))
+            if not directed:
+                low, high = indptr[indices[e]], indptr[indices[e] + 1]
+                while low < high:
+                    middle = (low + high) >> 1
+                    if indices[middle] < u:
+                        low = middle + 1
+                    else:
+                        high = middle
+                fetch_add(marks, low >> 3, 1 << (low & 7))
+
+
+@kernel(inline="always")
+def _is_marked(marks, e):
+    return (marks[e >> 3] >> (e & 7)) & 1 != 0
 
 
 @kernel(allocates=False)
-def _write(places, values, size, out):
-    for i in range(size):
-        out[places[i]] = values[i]
-    return 0
+def count_kept(part, indptr, marks, counts):
+    for u in range(part[0], part[1]):
+        count = 0
+        for e in range(indptr[u], indptr[u + 1]):
+            count += not _is_marked(marks, e)
+        counts[u] = count
+
+
+@kernel(allocates=False)
+def copy_kept(part, indptr, values, marks, places, out):
+    """out[places[u] ...] = the values of the entries of row u that are not marked."""
+    for u in range(part[0], part[1]):
+        place = places[u]
+        for e in range(indptr[u], indptr[u + 1]):
+            if not _is_marked(marks, e):
+                out[place] = values[e]
+                place += 1
 
 
 def median_weight(weights: NDArray[np.float32]) -> float:

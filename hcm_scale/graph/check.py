@@ -31,7 +31,7 @@ TYPES = {  # by name: the types and the number of dimensions that are legal
     "indices": (("<i4", "<i8"), 1),
     "edge_types": (("<u2",), 1),
     "weights": (("<f4",), 1),
-    "x": (("<f4",), 2),
+    "x": (("<f4", "<f2"), 2),
     "x_indptr": (("<i8",), 1),
     "x_indices": (("<i4",), 1),
     "x_data": (("<f4",), 1),

@@ -3,7 +3,7 @@
 | file                            | type        | what                                                              |
 |---------------------------------|-------------|-------------------------------------------------------------------|
 | indptr, indices                 | i64, i32/64 | CSR, rows sorted, no loops, no repeats; symmetric unless directed |
-| x                               | f32 (n, d)  | dense attributes, or instead:                                     |
+| x                               | f32, f16    | dense attributes (n, d), or instead:                              |
 | x_indptr, x_indices, x_data     | i64 i32 f32 | sparse attributes in CSR                                          |
 | y, kind                         | u8          | optional: 1 = anomaly; injected: 0 no, 1 structural, 2 attribute  |
 | edge_types                      | u16         | optional: by entry of indices, bit i = info.edge_types[i] joins   |

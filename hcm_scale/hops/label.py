@@ -9,16 +9,20 @@ threads, the width of a machine word, or how the sources are divided among proce
 Method. In `wide`, the bit-parallel BFS, 64 W sources share one search; `plain` is one queue-based BFS per source. On
 one layout both return the same rows. A few pilot searches decide: where neighbourhoods are so small that one pass over
 the state of a block costs more than searching its sources one by one, plain searches run on the graph as given.
-Otherwise blocks run on the graph renamed by degree, as wide as the memory allows and as leaves no thread idle.
+Otherwise blocks run on the graph renamed by degree: a block for each thread, as wide as leaves none idle, or, where
+their memory would force narrow ones, one wide block for all threads together. On a CUDA device (`device`) an undirected
+graph is renamed and searched there, if samples are asked for and the memory suffices.
 `layout` is the graph as the searches see it, and how their results become (u, v, hop).
 
 Memory. The graph's layout; the kept nodes of the sources in flight, at most 128 MiB or one block of sources; and the
-state of one search per thread. For m linked nodes and W words that is 3 rows of 8 W bytes a node, W + W / 4 + 1 / 4
-bytes a node of counts and bitmaps, and 512 W q bytes of ranks for samples of q pairs; plain: 2 bytes, 1 index a node.
+state of one search per thread, or of one for all. For m linked nodes and W words that is 3 rows of 8 W bytes a node,
+W + W / 4 + 3 / 8 bytes a node of counts and bitmaps, and 512 W q bytes of ranks for samples of q pairs; plain: 2 bytes,
+1 index a node.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numba
@@ -30,14 +34,14 @@ from hcm_scale.base.names import MODEL_SIZES
 from hcm_scale.base.threads import share_parts
 from hcm_scale.hops import layout as layouts
 from hcm_scale.hops.plain import SOURCES_PER_TASK, arcs_around, label_plain, plain_scratch
-from hcm_scale.hops.wide import Request, label_block, wide_bytes, wide_scratch
+from hcm_scale.hops.wide import Columns, Request, label_block, wide_bytes, wide_scratch
 
 WORDS = (8, 4, 2, 1)
 STATE_BYTES = 256 << 20  # of a thread's searches
 _MIN_CLASSES = MODEL_SIZES["num_classes"][0]
 _NUM_PILOTS = 16
 _FEW_ROWS, _USUAL_SOURCES = 1 << 22, 4096
-_ROUNDS = 2  # blocks that a thread labels between two yields
+_ROUNDS, _LEAST_BLOCKS = 2, 8  # widest blocks between two yields: of a thread, and of all, which sorts them by strength
 _ROWS_BYTES = 128 << 20  # of kept nodes in flight
 # Nanoseconds, measured on one machine: only their ratios matter, and those roughly.
 _PLAIN_ARC, _WIDE_ARC = 4.5, 5.0
@@ -115,12 +119,15 @@ def label_hops(
     last: int | None = None,
     words: int | None = None,
     state_bytes: int = STATE_BYTES,
+    device: str = "cpu",
+    on_sources: Callable[[int], object] = lambda num: None,
 ) -> Iterator[HopBlock]:
     """One HopBlock per `sources_per_block` consecutive sources between positions `first` and `last`, in order.
 
     `sources` are sorted, distinct and have neighbours; `first` is a multiple of `sources_per_block`. `words` forces
     bit-parallel blocks of 64 `words` sources (1, 2, 4 or 8); None takes what is fastest with `state_bytes` a thread.
-    The blocks are the same.
+    On a CUDA `device` the searches run there if they fit. The blocks are the same. `on_sources` is told how many more
+    sources are labelled, by any thread, before their block is yielded.
     """
     sources, step = np.ascontiguousarray(sources, np.int64), sources_per_block
     stop = len(sources) if last is None else last
@@ -128,7 +135,7 @@ def label_hops(
     assert first % step == 0
     num_nodes = len(indptr) - 1
     most = num_nodes if pairs_per_class is None else min(pairs_per_class, num_nodes)
-    layout, label = _labeller(
+    names, label = _labeller(
         *(indptr, indices, sources, stop - first),
         classes=classes,
         directed=directed,
@@ -136,8 +143,10 @@ def label_hops(
         seed=rng.key(seed),
         words=words,
         state_bytes=state_bytes,
+        device=device,
+        on_sources=on_sources,
     )
-    row_bytes = min(num_nodes, most * classes) * layout.names.itemsize
+    row_bytes = min(num_nodes, most * classes) * names.itemsize
     in_flight = rows_in_flight(row_bytes, step, numba.get_num_threads())
 
     def blocks() -> Iterator[HopBlock]:
@@ -146,15 +155,15 @@ def label_hops(
             rows = label(start, end)
             for a, b in ((at, min(at + step, end)) for at in range(start, end, step)):
                 part = rows.part(a - start, b - start)
-                yield HopBlock(a, b, *layouts.write_pairs(part, layout.names, sources[a:b]), part.counts.sum(axis=0))
+                yield HopBlock(a, b, *layouts.write_pairs(part, names, sources[a:b]), part.counts.sum(axis=0))
 
     return blocks()
 
 
 def rows_in_flight(row_bytes: int, step: int, threads: int) -> int:
     """Sources whose rows are held at once: whole blocks of `step`, enough to keep all threads busy."""
-    busy = _ROUNDS * threads * 64 * max(WORDS)
-    return max(1, min(busy, _ROWS_BYTES // max(1, row_bytes)) // step) * step
+    busy = max(_ROUNDS * threads, _LEAST_BLOCKS) * 64 * max(WORDS)
+    return max(1, min(-(-busy // step), _ROWS_BYTES // max(1, row_bytes) // step)) * step
 
 
 def _labeller(
@@ -169,8 +178,10 @@ def _labeller(
     seed: int,
     words: int | None,
     state_bytes: int = STATE_BYTES,
-) -> tuple[layouts.Layout, Labeller]:
-    """The layout, a function of graph, sources and C alone; and what labels `num_sources` of the sources on it.
+    device: str = "cpu",
+    on_sources: Callable[[int], object] = lambda num: None,
+) -> tuple[NDArray[Any], Labeller]:
+    """The nodes in the order of the layout, a function of graph, sources and C alone; and what labels the sources.
 
     `most` nodes are kept of each class; no rank is drawn where that is all nodes.
     """
@@ -179,48 +190,119 @@ def _labeller(
     assert (np.diff(sources) > 0).all(), "sorted and distinct"
     assert (indptr[sources] < indptr[sources + 1]).all(), "see choose_sources"
     sharing = sharing_pays(indptr, indices, sources, classes=classes)
+    threads, sample = numba.get_num_threads(), most if most < len(indptr) - 1 else 0
+    how: dict[str, Any]
+    in_blocks = partial(_block_labeller, indptr, indices, classes, on_sources)
+    if sharing and device != "cpu" and sample and words is None and not directed:
+        from hcm_scale.hops import device as on_device  # imports Triton, which takes a second
+
+        if on_device.fits_device(indptr, indices, device):
+            request = Request(np.empty(0, np.int32), sources, np.uint64(seed), most)
+            search = on_device.DeviceSearch(indptr, indices, request, device)
+            how = {"columns": on_device.COLUMNS, "takers": 1, "label": search.label_block}
+            return search.names, in_blocks(names=search.names, request=request, **how)
     if sharing:
         layout = layouts.degree_layout(indptr, indices, directed=directed)
     else:
         layout = layouts.original_layout(indptr, indices)
-    order = layouts.source_order(layout, sources, directed=directed)
+    order = layouts.source_order(layout.places, sources, directed=directed)
     request = Request(order, sources, np.uint64(seed), most)
-    threads, sample = numba.get_num_threads(), most if most < layout.num_nodes else 0
-    label: Callable[[int, int, layouts.Rows], Any]  # by a thread: the rows from the source at a position on
     if sharing or words is not None:
         layout = layouts.with_in_arcs(layout) if directed else layout
-        words = words or choose_words(layout.num_linked, num_sources, sample, threads, state_bytes)
-        blocks = [wide_scratch(layout.num_linked, words, sample) for _ in range(threads)]
-        step, lanes = 64 * words, (np.uint64(0),) * words
-        label = lambda me, start, rows: label_block(layout, request, start, blocks[me], lanes, rows)  # noqa: E731
-    else:
-        step, singles = SOURCES_PER_TASK, plain_scratch(order, layout.names.dtype, sample, threads)
-        label = lambda me, start, rows: label_plain(layout, request, start, singles[me], rows)  # noqa: E731
+        shared = False
+        if words is None:
+            words, shared = choose_block(layout.num_linked, num_sources, sample, threads, state_bytes)
+        takers, team = (1, threads) if shared else (threads, 1)
+        states, lanes = [wide_scratch(layout.num_linked, words, sample) for _ in range(takers)], (np.uint64(0),) * words
+
+        def label_wide(thread: int, block: Columns, rows: layouts.Rows, **told: Any) -> None:
+            label_block(layout, request, block, states[thread], lanes, rows, threads=team, **told)
+
+        how = {"columns": 64 * words, "takers": takers, "label": label_wide}
+        return layout.names, in_blocks(names=layout.names, request=request, **how)
+    singles = plain_scratch(order, layout.names.dtype, sample, threads)
 
     def label_range(first: int, last: int) -> layouts.Rows:
-        rows = layouts.empty_rows(layout, last - first, classes, most)
-        steps = range(0, last - first, step)
-        share_parts(threads, steps, lambda me, i: label(me, first + i, rows.part(i, i + step)))
+        rows = layouts.empty_rows(layout.names, last - first, classes, most)
+
+        def label(thread: int, at: int) -> None:
+            part = rows.part(at, at + SOURCES_PER_TASK)
+            label_plain(layout, request, first + at, singles[thread], part)
+            on_sources(len(part.counts))
+
+        share_parts(threads, range(0, last - first, SOURCES_PER_TASK), label)
         return rows
 
-    return layout, label_range
+    return layout.names, label_range
 
 
-def choose_words(
+def _block_labeller(
+    indptr: NDArray[np.int64],
+    indices: NDArray[Any],
+    classes: int,
+    on_sources: Callable[[int], object],
+    *,
+    names: NDArray[Any],
+    request: Request,
+    columns: int,
+    takers: int,
+    label: Callable[..., None],
+) -> Labeller:
+    """What labels sources in blocks of like strength, by so many takers at a time.
+
+    Progress is told class by class: a share of the sources of a block counts as labelled. The first takes no time.
+    """
+
+    def label_range(first: int, last: int) -> layouts.Rows:
+        rows = layouts.empty_rows(names, last - first, classes, request.most)
+        positions = first + layouts.by_strength(indptr, indices, request.sources[first:last])
+        cut = range(0, last - first, columns)
+        blocks = [Columns(np.sort(positions[at : at + columns]), first) for at in cut]
+
+        def work(thread: int, block: Columns) -> None:
+            told = 0
+
+            def tell(hop: int) -> None:
+                nonlocal told
+                if (more := len(block.positions) * (hop - 1) // (classes - 1) - told) > 0:
+                    told += more
+                    on_sources(more)
+
+            label(thread, block, rows, on_class=tell)
+            tell(classes)
+
+        share_parts(takers, blocks, work)
+        return rows
+
+    return label_range
+
+
+def choose_block(
     num_linked: int, num_sources: int, pairs_per_class: int, threads: int, state_bytes: int = STATE_BYTES
-) -> int:
-    """The widest block that fits into the budget and leaves a block for every thread.
+) -> tuple[int, bool]:
+    """The words of a block, and whether all threads share one: the widest for which there is room and work.
 
-    Each width is a kernel of its own to compile. Where the searches take no time at all, the width is that of a run
-    with the usual number of sources.
+    A thread has `state_bytes` of room. Each width is a kernel of its own to compile. Where the searches take no time at
+    all, the width is that of a run with the usual number of sources.
     """
     if num_linked * num_sources <= _FEW_ROWS:
         num_sources = max(num_sources, _USUAL_SOURCES)
-    for words in WORDS:
-        fits = wide_bytes(num_linked, words, pairs_per_class) <= state_bytes
-        if fits and 64 * words * threads <= num_sources:
-            return words
-    return 1
+
+    def widest(room: int, num_blocks: int) -> int:
+        fits = [w for w in WORDS if wide_bytes(num_linked, w, pairs_per_class) <= room]
+        return next((w for w in fits if 64 * w * num_blocks <= num_sources), min(fits, default=0))
+
+    own, together = widest(state_bytes, threads), widest(threads * state_bytes, 1)
+    is_large = wide_bytes(num_linked, max(WORDS), pairs_per_class) > state_bytes
+    if threads > 1 and is_large and (together > own or own == 0):
+        return max(together, 1), True
+    return max(own, 1), False
+
+
+def search_bytes(num_linked: int, num_sources: int, pairs_per_class: int, threads: int, state_bytes: int) -> int:
+    """Bytes of the state of all blocks that are worked on at a time."""
+    words, shared = choose_block(num_linked, num_sources, pairs_per_class, threads, state_bytes)
+    return wide_bytes(num_linked, words, pairs_per_class) * (1 if shared else threads)
 
 
 def sharing_pays(indptr: NDArray[np.int64], indices: NDArray[Any], sources: NDArray[Any], *, classes: int) -> bool:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base.jit import kernel
+from hcm_scale.base.npy import read_only
 from hcm_scale.base.threads import positions_where, run_in_threads
 
 NOT_A_SOURCE = np.iinfo(np.int32).max
@@ -139,23 +140,35 @@ def reverse_arcs(indptr, indices, cursor, out_indptr, out_indices):
 
 
 def _frozen(*arrays: NDArray[Any]) -> Layout:
-    """A layout of read-only views: for numba, arrays in memory and mapped from disk are then of one type."""
-    views = [array.view() for array in arrays]
-    for view in views:
-        view.flags.writeable = False
-    return Layout(*views)
+    return Layout(*map(read_only, arrays))
 
 
-def source_order(layout: Layout, sources: NDArray[Any], *, directed: bool) -> NDArray[np.int32]:
+def source_order(places: NDArray[Any], sources: NDArray[Any], *, directed: bool) -> NDArray[np.int32]:
     """For each node of the layout its position among the sources; NOT_A_SOURCE, above all positions, for the others.
 
     A pair (s, v) counts where order[v] > position of s: once on an undirected graph. On a directed graph every ordered
     pair counts, so no node has a position.
     """
-    order = np.full(layout.num_nodes, NOT_A_SOURCE, np.int32)
+    order = np.full(len(places), NOT_A_SOURCE, np.int32)
     if not directed:
-        order[layout.places[sources]] = np.arange(len(sources), dtype=np.int32)
+        order[places[sources]] = np.arange(len(sources), dtype=np.int32)
     return order
+
+
+def by_strength(indptr: NDArray[np.int64], indices: NDArray[Any], sources: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Positions of the sources by falling number of arcs that leave their neighbours: how far a few hops reach."""
+    strengths = np.empty(len(sources), np.int64)
+    count_second_arcs(read_only(indptr), read_only(indices), sources, strengths)
+    return np.argsort(-strengths, kind="stable")
+
+
+@kernel
+def count_second_arcs(indptr, indices, sources, out):
+    """out[i] = arcs that leave the neighbours of sources[i]."""
+    for i in range(len(sources)):
+        out[i] = 0
+        for e in range(indptr[sources[i]], indptr[sources[i] + 1]):
+            out[i] += indptr[indices[e] + 1] - indptr[indices[e]]
 
 
 class Rows(NamedTuple):
@@ -170,11 +183,11 @@ class Rows(NamedTuple):
         return Rows(self.counts[first:last], self.kept[first:last], self.targets[first:last])
 
 
-def empty_rows(layout: Layout, num_sources: int, classes: int, most: int) -> Rows:
-    """Uninitialised rows that hold at most `most` nodes of each class."""
+def empty_rows(names: NDArray[Any], num_sources: int, classes: int, most: int) -> Rows:
+    """Uninitialised rows that hold at most `most` of the nodes, each under a name, of each class."""
     counts, kept = np.empty((2, num_sources, classes), np.int64)
-    width = min(layout.num_nodes, most * classes)
-    return Rows(counts, kept, np.empty((num_sources, width), layout.names.dtype))
+    width = min(len(names), most * classes)
+    return Rows(counts, kept, np.empty((num_sources, width), names.dtype))
 
 
 def write_pairs(rows: Rows, names: NDArray[Any], sources: NDArray[Any]) -> tuple[Any, Any, NDArray[np.uint8]]:

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hcm_scale import plugins
 from hcm_scale.base import files
 from hcm_scale.base.files import MANIFEST
 from hcm_scale.graph.store import Graph
@@ -27,6 +28,7 @@ from hcm_scale.ingest.libraries import read_data, read_dataset
 from hcm_scale.ingest.matlab import read_mat
 from hcm_scale.ingest.matrices import read_matrices, read_sparse
 from hcm_scale.ingest.policy import DEFAULT_POLICY, Columns, IngestSummary, InputError, Policy
+from hcm_scale.ingest.table_files import CSV, PARQUET
 from hcm_scale.ingest.tables import column_table, read_tables
 
 Encoding = NodeEncoding | EdgeEncoding
@@ -42,7 +44,10 @@ def kind_of(where: str) -> str:
     path = Path(where.partition("?")[0] if where.startswith("http") else where)
     if (path / MANIFEST).is_file():
         return "folder"
-    return "matrix" if path.suffix in MATRICES or (path.is_dir() and any(path.glob("*.npy"))) else "tables"
+    if path.suffix in MATRICES or (path.is_dir() and any(path.glob("*.npy"))):
+        return "matrix"
+    is_ours = path.is_dir() or not path.suffix or path.name.endswith(PARQUET + CSV)
+    return "tables" if is_ours or not plugins.is_known("readers", path.suffix[1:]) else "reader"
 
 
 __all__ = [

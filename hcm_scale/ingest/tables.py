@@ -196,19 +196,23 @@ class EdgeTable:
 
     def check(self, unknown: str, ids: GrowingIds) -> None:
         """Raises for missing and unknown ids, unless their rows are dropped and others are left."""
+        zeros = ""
+        if self.unknown.count and _differ_by_zeros(ids, self._unknown_texts):
+            zeros = self.unknown.remedy = "graph.id_type=integer reads 0042 and 42 as one id"
         if unknown != "drop":
             also = ", and all that name no node; to add those, leave rows without an id out of the table"
             self._reader.null.remedy = f"graph.unknown=drop drops their rows{also if unknown == 'add' else ''}"
             self._reader.null.check()
-            if self.unknown.count and _differ_by_zeros(ids, self._unknown_texts):
-                self.unknown.remedy = "graph.id_type=integer reads 0042 and 42 as one id"
             self.unknown.check()
         elif self.unknown.count and self.unknown.count + self.num_loops == self.num_rows:
             raise ValueError(
                 f"the graph has no edges: {self.num_rows:,} rows read, {self.num_loops:,} of them self loops, and by "
                 f"graph.unknown=drop {self.unknown.count:,} dropped that name an id that is not a node: "
-                f"{'; '.join(self.unknown.first)}"
+                f"{'; '.join(self.unknown.first)}{f'. {zeros}' if zeros else ''}"
             )
+        elif zeros:
+            what = "of the rows dropped by graph.unknown=drop (%s ...) some name nodes but for zeros before the id; %s"
+            log.warning(what, self.unknown.first[0], zeros)
 
     def write(self, folder: Path, num_nodes: int, directed: bool) -> EdgeCounts:
         """Writes the CSR, and the types and weights beside it."""

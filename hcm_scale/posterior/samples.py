@@ -34,6 +34,7 @@ KIND = "hcm_scale samples"
 FORMAT = 1
 _SIZES = {"num_attributes": (1, 1 << 31), **MODEL_SIZES}
 _TYPES: dict[str, Any] = dict.fromkeys((*_SIZES, "seed"), int) | dict.fromkeys(("directed", "last_relu"), bool)
+_TYPES["encoder"] = str  # identity of a plug-in
 _NUM_CHECKPOINTS = 2
 
 
@@ -102,11 +103,14 @@ def _parameter_shapes(path: Path, model: dict[str, Any]) -> dict[str, tuple[int,
     """Names and shapes of the parameters of the model in a manifest; FolderError if the model is not legal."""
     for name, value in model.items():
         low, high = _SIZES.get(name, (0, 1 << 31))
-        if type(value) is not _TYPES.get(name) or not low <= value <= high:
+        if type(value) is not _TYPES.get(name) or (name != "encoder" and not low <= value <= high):
             raise files.FolderError(f"{path} is damaged: model.{name}={value!r:.40} is not legal")
     if missing := [name for name in (*_SIZES, "directed") if name not in model]:
         raise files.FolderError(f"{path} is damaged: model.{missing[0]} is missing")
-    return parameter_shapes(**{name: model[name] for name in _SIZES})
+    try:
+        return parameter_shapes(model.get("encoder", "gcn"), **{name: model[name] for name in _SIZES})
+    except ValueError as error:  # of a plug-in
+        raise files.FolderError(f"{path}: {error}") from error
 
 
 def _check_header(path: Path, shapes: dict[str, tuple[int, ...]]) -> None:

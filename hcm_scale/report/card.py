@@ -23,6 +23,7 @@ SIZE = 240
 _CENTER = SIZE / 2
 _OUTER = SIZE / 2 - 10
 _INNER = 34
+_DRAWN = 32  # neighbours
 
 
 def num_rings(evidence: Evidence) -> int:
@@ -32,13 +33,13 @@ def num_rings(evidence: Evidence) -> int:
 
 def card(evidence: Evidence, node: int, rings: int, limit: int) -> dict[str, Any]:
     """The explanation of a node, with at most `limit` neighbours listed and a picture of `rings` hops."""
-    e = explain(evidence, node)
+    e = explain(evidence, node, num_neighbors=max(limit, _DRAWN))
     words = {"lead": wording.opening_text(e), "told": [reason._asdict() for reason in wording.reason_texts(e)]}
     words |= {"against": wording.compared_with(e)} if e.type else {}
     return e.as_dict(limit) | words | {"dropped": wording.dropped_text(e), "picture": layout(evidence.graph, e, rings)}
 
 
-def layout(graph: Graph, explanation: Explanation, num_rings: int, limit: int = 32) -> dict[str, Any]:
+def layout(graph: Graph, explanation: Explanation, num_rings: int, limit: int = _DRAWN) -> dict[str, Any]:
     """Places of the farthest `limit` scored neighbours around a node; rings stand for hops 1 .. num_rings."""
     chosen = [n for n in explanation.neighbors if n.hop is not None][:limit]
     links = _links(graph, chosen)

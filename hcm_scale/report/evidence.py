@@ -15,6 +15,7 @@ Where nodes are of several types, `of_type` has what is usual among the nodes of
 and like type, and means and spreads over evenly spaced nodes of the type, gathered once.
 """
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -65,6 +66,7 @@ class Evidence:
     like: NDArray[np.int64] | None = None  # the nodes that `of_type` is about
     _of_types: dict[int, dict[str, Any]] = field(default_factory=dict)
     _usual: dict[tuple[str, int], Any] = field(default_factory=dict)  # by name, and binary digits of the degree
+    _lock: Any = field(default_factory=threading.Lock)  # of the above: nodes are explained in several threads
 
     @staticmethod
     def of(
@@ -125,14 +127,17 @@ class Evidence:
         """What of_nodes(nodes of like degree and type) returns, computed once for all of these; None if too few."""
         graph, like = self.graph, self.like
         digits = int(graph.indptr[node + 1] - graph.indptr[node]).bit_length()
-        if (name, digits) not in self._usual:
-            if like is None:
-                nodes = positions_where(graph.num_nodes, lambda part: np.frexp(degrees_of(graph, part))[1] == digits)
-            else:
-                nodes = like[np.frexp(graph.indptr[like + 1] - graph.indptr[like])[1] == digits]
-            nodes = nodes[:: max(1, len(nodes) // _ENOUGH_LIKE)]
-            self._usual[name, digits] = of_nodes(nodes) if len(nodes) >= _LEAST_LIKE else None
-        return self._usual[name, digits]
+        with self._lock:
+            if (name, digits) not in self._usual:
+                if like is None:
+                    nodes = positions_where(
+                        graph.num_nodes, lambda part: np.frexp(degrees_of(graph, part))[1] == digits
+                    )
+                else:
+                    nodes = like[np.frexp(graph.indptr[like + 1] - graph.indptr[like])[1] == digits]
+                nodes = nodes[:: max(1, len(nodes) // _ENOUGH_LIKE)]
+                self._usual[name, digits] = of_nodes(nodes) if len(nodes) >= _LEAST_LIKE else None
+            return self._usual[name, digits]
 
     @property
     def fdr(self) -> float | None:
@@ -144,10 +149,11 @@ class Evidence:
     def two_sides(self) -> tuple[NDArray[np.int8], NDArray[np.float64]] | None:
         """The side of every node and the rates at which two nodes share neighbours; None where there are no sides."""
         key = "two_sides", 0
-        if key not in self._usual:
-            side = two_sides(self.graph)
-            self._usual[key] = None if side is None else (side, shared_rates(self.graph.degrees, side))
-        return self._usual[key]
+        with self._lock:
+            if key not in self._usual:
+                side = two_sides(self.graph)
+                self._usual[key] = None if side is None else (side, shared_rates(self.graph.degrees, side))
+            return self._usual[key]
 
     @property
     def ranked_by(self) -> str:

@@ -94,7 +94,8 @@ class Explanation:
     """The explanation of one node; neighbours farthest first, extreme differences first, then the largest.
 
     `flags_end` is the largest p of a flagged node, None where none is; `fdr` the false-discovery rate of the flags.
-    `type` is that of the node, None where all are of one; `num_alike` are its neighbours of that type.
+    `type` is that of the node, None where all are of one; `num_alike` are its neighbours of that type. Beside those in
+    `neighbors` it has `num_unlisted` nearer ones, and purification dropped `num_dropped` of all these edges.
     """
 
     id: int | str
@@ -113,10 +114,12 @@ class Explanation:
     fdr: float | None = None
     type: str | None = None
     num_alike: int | None = None
+    num_unlisted: int = 0
+    num_dropped: int = 0
 
     @property
     def degree(self) -> int:
-        return len(self.neighbors)
+        return len(self.neighbors) + self.num_unlisted
 
     @property
     def percentile(self) -> float:
@@ -126,6 +129,7 @@ class Explanation:
     def as_dict(self, limit: int | None = None) -> dict[str, Any]:
         """A JSON-able dict with at most `limit` neighbours; `degree` counts all."""
         body = asdict(replace(self, neighbors=self.neighbors[:limit]))
+        del body["num_unlisted"], body["num_dropped"]
         body = {name: value for name, value in body.items() if value is not None or name not in ("type", "num_alike")}
         for difference in body["differences"]:
             if difference["counts"] is None:
@@ -182,8 +186,10 @@ def end_differences(evidence: Evidence, left: int, right: int) -> tuple[Differen
     return tuple(difference for difference in ordered if difference.deviations)[:_NUM_DIFFERENCES]
 
 
-def explain(evidence: Evidence, node: int, num_differences: int = _NUM_DIFFERENCES) -> Explanation:
-    """The explanation of one node, given by its number, not its external id."""
+def explain(
+    evidence: Evidence, node: int, num_differences: int = _NUM_DIFFERENCES, *, num_neighbors: int | None = None
+) -> Explanation:
+    """The explanation of one node, given by its number, not its external id; None lists all of its neighbours."""
     if not 0 <= node < evidence.graph.num_nodes:
         raise ValueError(f"node={node} is not in this graph; nodes run from 0 to {evidence.graph.num_nodes - 1}")
     evidence = evidence.of_type(node)
@@ -191,6 +197,7 @@ def explain(evidence: Evidence, node: int, num_differences: int = _NUM_DIFFERENC
     around = neighbors_of(evidence.graph, node)
     alike = around if evidence.like is None else around[is_among(around, evidence.like)]
     differences = _differences(evidence, node, alike, num_differences)
+    listed, purified = _neighbors(evidence, node, num_neighbors), evidence.purified
     return Explanation(
         id=evidence.graph.external_id(node),
         node=node,
@@ -198,7 +205,7 @@ def explain(evidence: Evidence, node: int, num_differences: int = _NUM_DIFFERENC
         num_nodes=evidence.graph.num_nodes,
         scores={name: finite(row[name]) for name in score_names(evidence.scores)},
         label=label_of(row.get("y"), row.get("kind")),
-        neighbors=_neighbors(evidence, node),
+        neighbors=listed,
         differences=differences,
         reasons=reasons(evidence, node, row, any(d.notable for d in differences), any(d.extreme for d in differences)),
         ranked_by=evidence.ranked_by,
@@ -208,6 +215,8 @@ def explain(evidence: Evidence, node: int, num_differences: int = _NUM_DIFFERENC
         fdr=evidence.fdr,
         type=row.get("type"),
         num_alike=None if evidence.like is None else len(alike),
+        num_unlisted=len(around) - len(listed),
+        num_dropped=0 if purified is None else len(around) - len(neighbors_of(purified, node)),
     )
 
 
@@ -233,14 +242,18 @@ def label_of(y: int | None, kind: int | None) -> str | None:
     return f"{KIND_NAMES[kind]} anomaly" if kind and kind < len(KIND_NAMES) else "anomaly"
 
 
-def _neighbors(evidence: Evidence, node: int) -> tuple[Neighbor, ...]:
+def _neighbors(evidence: Evidence, node: int, most: int | None) -> tuple[Neighbor, ...]:
+    """The farthest neighbours, at most so many."""
     graph, purified = evidence.graph, evidence.purified
-    row = neighbors_of(graph, node)
+    if most == 0:
+        return ()
     edges = evidence.edges.of_node(node)
     hop = np.asarray(evidence.edge_mean[edges], np.float64)
-    std = np.sqrt(np.asarray(evidence.edge_var[edges], np.float64))
+    chosen = np.argsort(-np.where(np.isfinite(hop), hop, -np.inf), kind="stable")[:most]
+    row, hop, places = neighbors_of(graph, node)[chosen], hop[chosen], graph.indptr[node] + chosen
+    std = np.sqrt(np.asarray(evidence.edge_var[edges[chosen]], np.float64))
     dropped = [None] * len(row) if purified is None else (~contains(purified, node, row)).tolist()
-    types, weights = _edge_types(graph, node), _edge_weights(evidence, node)
+    types, weights = _edge_types(graph, places), _edge_weights(evidence, places)
     return tuple(
         Neighbor(
             id=graph.external_id(int(row[i])),
@@ -252,27 +265,27 @@ def _neighbors(evidence: Evidence, node: int) -> tuple[Neighbor, ...]:
             rank=int(evidence.row_of_node[row[i]]) + 1,
             weight=weights[i],
         )
-        for i in np.argsort(-np.where(np.isfinite(hop), hop, -np.inf), kind="stable").tolist()
+        for i in range(len(row))
     )
 
 
-def _edge_weights(evidence: Evidence, node: int) -> list[EdgeWeight] | list[None]:
-    """The weights of the edges of a node, in the order of its row."""
+def _edge_weights(evidence: Evidence, places: NDArray[np.int64]) -> list[EdgeWeight] | list[None]:
+    """The weights of the edges at these entries of the graph."""
     graph, percentiles = evidence.graph, evidence.weight_percentiles
     if graph.weights is None or percentiles is None:
-        return [None] * len(neighbors_of(graph, node))
+        return [None] * len(places)
     name = str(graph.info.get("weights", "weight"))
-    row = graph.weights[graph.indptr[node] : graph.indptr[node + 1]]
+    row = graph.weights[places]
     lighter = np.maximum(np.searchsorted(percentiles, row) - 1, 0)
     return [EdgeWeight(name, *found) for found in zip(row.tolist(), lighter.tolist(), strict=True)]
 
 
-def _edge_types(graph: Graph, node: int) -> list[tuple[str, ...]]:
-    """The types of the edges of a node, in the order of its row; stored as one bit per type."""
+def _edge_types(graph: Graph, places: NDArray[np.int64]) -> list[tuple[str, ...]]:
+    """The types of the edges at these entries of the graph; stored as one bit per type."""
     names = graph.info.get("edge_types")
     if graph.edge_types is None or not isinstance(names, list):
-        return [()] * len(neighbors_of(graph, node))
-    row = graph.edge_types[graph.indptr[node] : graph.indptr[node + 1]].tolist()
+        return [()] * len(places)
+    row = graph.edge_types[places].tolist()
     return [tuple(str(name) for i, name in enumerate(names) if bits >> i & 1) for bits in row]
 
 

@@ -8,6 +8,7 @@ which `<`, `>` and `&` are written as escapes (Jinja's `tojson`), so that no id 
 
 import base64
 import hashlib
+import os
 import re
 from functools import cache
 from typing import Any
@@ -36,12 +37,13 @@ def render(report: dict[str, Any]) -> str:
 def templates() -> Environment:
     """The templates, which know how the page writes numbers and names, and refuse a value that is missing.
 
-    They are compiled once, into the folder of compiled kernels.
+    They are compiled once, into the folder of compiled kernels, unless another user has made it, as in an image.
     """
     folder = kernel_folder()
+    keeps = folder is not None and os.access(folder, os.W_OK)
     environment = Environment(
         loader=PackageLoader(__package__),
-        bytecode_cache=FileSystemBytecodeCache(str(folder), "%s.jinja") if folder else None,
+        bytecode_cache=FileSystemBytecodeCache(str(folder), "%s.jinja") if keeps else None,
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

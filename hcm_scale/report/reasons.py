@@ -18,9 +18,10 @@ are standardized. Of nodes of several types ranks are those among the same type.
 
 Nodes like it are those of like degree and type (`Evidence.usual`). The group of a node are the neighbours with which it
 closes far triangles, each triangle by a pair of them (`far_pairs`, among `pairs` in the group that are joined). Their
-number is known from the node's closure; the farthest triangles, by their nearest edge, are those. In a graph of two
-sides, where nodes share neighbours and have no triangles, the others are those that its squares come from
-(`_sharing_others`).
+number is known from the node's closure; the farthest triangles, by their nearest edge, are those. Of a hub, whose
+neighbours have over a million edges, no more than that number is told: it costs a pass or two over its neighbours. In
+a graph of two sides, where nodes share neighbours and have no triangles, the others are those that its squares come
+from (`_sharing_others`).
 
 `first_by_kind` lists the first nodes by each kind alone, `kind_shares` says what the scores of the first are made of,
 `ordinary_rows` are the nodes that are suspiciously ordinary.
@@ -41,16 +42,24 @@ from hcm_scale.graph.store import Graph
 from hcm_scale.report.evidence import Evidence, neighbors_of
 from hcm_scale.score.evidence import KINDS, OF_NEIGHBORS, KindNumbers, surprise_gains
 from hcm_scale.score.nodes import mean_degree
-from hcm_scale.score.table import ALIKE_RANK, faint_kinds, has_kinds, kind_rank, ranked_by
+from hcm_scale.score.table import ALIKE_RANK, faint_kinds, has_kinds, kind_rank, kinds_of, own_kinds, ranked_by
 
-KIND_TITLES = {
-    "hop": "neighbours seem far",
-    "closure": "group of strangers",
-    "context": "unlike its neighbours",
-    "context_closure": "group of unlike nodes",
-    "attributes": "odd attributes",
-    "cohesion": "tight group",
-}
+
+class _Titles(dict[str, str]):
+    """Titles of kinds; one of a plug-in is called by its name."""
+
+    def __missing__(self, kind: str) -> str:
+        return kind.replace("_", " ")
+
+
+KIND_TITLES = _Titles(
+    hop="neighbours seem far",
+    closure="group of strangers",
+    context="unlike its neighbours",
+    context_closure="group of unlike nodes",
+    attributes="odd attributes",
+    cohesion="tight group",
+)
 ORDINARY_TITLES = {  # cohesion has no lower tail
     "hop": "neighbours seem near",
     "closure": "no group of strangers",
@@ -64,7 +73,7 @@ _OF_ALL = ("attributes", "cohesion")  # rank nodes without neighbours too
 _OF_TRIANGLES = ("closure", "context_closure", "cohesion")  # 0 says nothing, and less that there are too few
 _MOST_NEIGHBORS = 1 << 10  # of a node that shows what is usual
 _BLOCK_NODES, _BLOCK_PAIRS = 1 << 8, 1 << 16
-_MAX_STEPS = 1 << 20  # to others over the neighbours of a node, those of few neighbours first
+_MAX_STEPS = 1 << 20  # over the edges of a node's neighbours, a third of a second; to others, those of few edges first
 
 Pairs = tuple[NDArray[np.int64], NDArray[np.int64]]
 
@@ -96,6 +105,18 @@ class Reason:
         return self.rank is not None and self.rank <= max(1.0, _NOTABLE_SHARE * self.num_ranked)
 
 
+@dataclass(frozen=True)
+class OwnReason(Reason):
+    """A kind of a plug-in: its number of the node, and the plug-in's sentence."""
+
+    words: str = ""
+
+
+def _ranks_all(kind: str) -> bool:
+    """Whether nodes without neighbours are ranked by the kind too."""
+    return kind in _OF_ALL or kind not in OF_NEIGHBORS
+
+
 def reasons(
     evidence: Evidence, node: int, row: dict[str, Any], far_off: bool = False, extreme: bool = False
 ) -> tuple[Reason, ...]:
@@ -105,13 +126,17 @@ def reasons(
     """
     if not has_kinds(evidence.scores):
         return (_with_numbers(evidence, node, Reason("hop"), row, None),) if row["degree"] else ()
-    found, sizes = [], (evidence.num_scored, evidence.num_ranked)
-    faint = faint_kinds(evidence.scores)
-    for kind, column in KINDS.items():
+    found: list[Reason] = []
+    sizes = evidence.num_scored, evidence.num_ranked
+    faint, own = faint_kinds(evidence.scores), own_kinds(evidence.scores)
+    for kind, column in kinds_of(evidence.scores).items():
         if kind in faint:
             continue
-        if row[column] > 0.0 if kind in _OF_TRIANGLES else row["degree"] or kind in _OF_ALL:
-            found.append(Reason(kind, int(row[kind_rank(kind)]), sizes[kind in _OF_ALL]))
+        rank, size = int(row[kind_rank(kind)]), sizes[_ranks_all(kind)]
+        if kind in own:
+            found.append(OwnReason(kind, rank, size, float(row[column]), words=own[kind]["words"]))
+        elif row[column] > 0.0 if kind in _OF_TRIANGLES else row["degree"] or kind in _OF_ALL:
+            found.append(Reason(kind, rank, size))
     # as `strongest` compares places, so that the column `evidence` names the first, unless its cause comes before it
     found.sort(key=lambda r: (row[kind_rank(r.kind)] - 0.5) / max(1, sizes[r.kind not in OF_NEIGHBORS]))
     chosen = [reason for reason in found if reason.notable or (extreme and reason.kind == "attributes")] or found[:1]
@@ -126,9 +151,9 @@ def reasons(
 
 
 def _with_numbers(evidence: Evidence, node: int, reason: Reason, row: dict[str, Any], pairs: Pairs | None) -> Reason:
-    """The reason with the numbers of its kind, where they are known; `pairs` are None if directions do not matter."""
+    """The reason with the numbers of its kind, where they are known; `pairs` are None of directed edges and of hubs."""
     kind = reason.kind
-    if kind == "cohesion" and pairs is not None and evidence.two_sides is not None:
+    if kind == "cohesion" and not evidence.graph.directed and evidence.two_sides is not None:
         shared, expected, num_others = _sharing_others(evidence.graph, node, *evidence.two_sides)
         if shared <= expected:  # with others of very different degrees no one number shows it
             return reason
@@ -137,11 +162,13 @@ def _with_numbers(evidence: Evidence, node: int, reason: Reason, row: dict[str, 
         num_joined = len(pairs[1])
         expected = max(0.0, (1.0 + num_joined) / math.exp(row["cohesion"]) - 1.0)
         return replace(reason, value=num_joined, usual=expected, count=int(row["degree"]))
-    if kind in _OF_ALL or (kind.startswith("context") and evidence.features is None):
+    if _ranks_all(kind) or (kind.startswith("context") and evidence.features is None):
         return reason
+    num_triangles = round(math.expm1(row[KINDS[kind]]) * row["degree"]) if kind in _OF_TRIANGLES else 0
+    if pairs is None and num_triangles:
+        return replace(reason, far_pairs=num_triangles)
     own = _own_lengths(evidence, kind, node)
     if pairs is not None and kind in _OF_TRIANGLES:
-        num_triangles = round(math.expm1(row[KINDS[kind]]) * row["degree"])
         reason = replace(reason, usual=evidence.usual_hop if kind == "closure" else evidence.usual_distance)
         across = _lengths(evidence, kind, neighbors_of(evidence.graph, node)[pairs[0]], pairs[1])
         return _with_group(reason, own, across, pairs[0], num_triangles)
@@ -156,9 +183,9 @@ def _with_numbers(evidence: Evidence, node: int, reason: Reason, row: dict[str, 
 
 def _own_lengths(evidence: Evidence, kind: str, node: int, most: int | None = None) -> NDArray[np.float64]:
     """Lengths of the edges to a node's neighbours; of evenly spaced ones where they are more than `most`."""
-    around, numbers = neighbors_of(evidence.graph, node), evidence.edges.of_node(node)
+    around = neighbors_of(evidence.graph, node)
     step = max(1, len(around) // (most or len(around) or 1))
-    around, numbers = around[::step], numbers[::step]
+    around, numbers = around[::step], evidence.edges.of_node(node, step)
     return _lengths(evidence, kind, np.stack([np.full_like(around, node), around]), numbers)
 
 
@@ -196,9 +223,14 @@ def _mean(lengths: NDArray[np.float64]) -> float | None:
     return float(known.mean()) if len(known) else None
 
 
-def _pairs_among(evidence: Evidence, nodes: NDArray[Any]) -> Pairs:
-    """Every edge among some nodes, which are sorted: its ends as places among them, (2, pairs), and its number."""
+def _pairs_among(evidence: Evidence, nodes: NDArray[Any]) -> Pairs | None:
+    """Every edge among some nodes, which are sorted: its ends as places among them, (2, pairs), and its number.
+
+    None where more than _MAX_STEPS edges of theirs would be looked at.
+    """
     graph, start, found = evidence.graph, evidence.edges.start, [np.zeros((3, 0), np.int64)]
+    if (start[nodes + 1] - start[nodes]).sum() > _MAX_STEPS:
+        return None
     for first in range(0, len(nodes), _BLOCK_NODES):
         block = nodes[first : first + _BLOCK_NODES].astype(np.int64)
         sizes = start[block + 1] - start[block]
@@ -230,13 +262,13 @@ def kind_shares(ranked: Any, trust: float = 1.0) -> dict[str, float]:
     if ranked_by(ranked) != "score" or not has_kinds(ranked):
         return {}
     first, degree = slice(0, -(-ranked.num_rows // 100)), ranked["degree"].to_numpy()
-    of_kind = {kind: ranked[name].to_numpy() for kind, name in KINDS.items()}
+    of_kind = {kind: ranked[name].to_numpy() for kind, name in kinds_of(ranked).items()}
     own = KindNumbers(of_kind, degree > 0, mean_degree(degree), trust)
-    gains = {k: own.weight(k) * surprise_gains(k, own.of_kind[k], own.known(k)).of(first)[1] for k in KINDS}
+    gains = {k: own.weight(k) * surprise_gains(k, own.of_kind[k], own.known(k)).of(first)[1] for k in of_kind}
     score = ranked["score"].to_numpy()[first]
     if not score.sum() or not np.allclose(sum(gains.values()), score, rtol=1e-6):
         return {}
-    return {kind: float(gains[kind].sum() / score.sum()) for kind in sorted(KINDS, key=lambda kind: -gains[kind].sum())}
+    return {kind: float(gains[kind].sum() / score.sum()) for kind in sorted(gains, key=lambda kind: -gains[kind].sum())}
 
 
 def first_by_kind(graph: Graph, table: pa.Table, count: int) -> dict[str, list[dict[str, Any]]]:
@@ -246,7 +278,7 @@ def first_by_kind(graph: Graph, table: pa.Table, count: int) -> dict[str, list[d
     has none.
     """
     found = {}
-    for kind in KINDS if has_kinds(table) else ():
+    for kind in kinds_of(table) if has_kinds(table) else ():
         places, nodes = table[kind_rank(kind)].to_numpy(), table["node"].to_numpy()
         if len(places) and (places != places[0]).any():
             found[kind] = [

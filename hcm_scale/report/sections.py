@@ -22,7 +22,7 @@ from hcm_scale.report.digest import class_names
 from hcm_scale.report.explain import finite, label_of
 from hcm_scale.report.reasons import KIND_TITLES
 from hcm_scale.report.wording import HELP, OF_KNOWN, TERMS, fixed, long_name, percent, score_title, sentence, short
-from hcm_scale.score.table import KIND_RANKS, kind_rank
+from hcm_scale.score.table import KIND_RANKS, kind_rank, own_ranks
 
 Number = float | None
 _MAX_ID_LENGTH = 1000
@@ -96,11 +96,16 @@ def ranking_columns(names: Collection[str], scores: Sequence[str], types: Sequen
         digits = _DIGITS.get(name, 3)
         shown.append(_column(name, score_title(name), "score", digits=digits, bar=i == 0, minor=has_kinds or i > 0))
     if has_kinds:
-        shown.append(_column("evidence", "Stands out by", "words", words=KIND_TITLES))
+        own = [name.removesuffix("_rank") for name in own_ranks(names)]
+        titles = KIND_TITLES | {kind: KIND_TITLES[kind] for kind in own}
+        shown.append(_column("evidence", "Stands out by", "words", words=titles))
     shown += [_column("p", "p", "p"), _column("reason", "Why", "text", minor=True)]
     for kind, title in _SHORT_TITLES.items() if has_kinds else ():
         about = f"Rank by this alone: {KIND_TITLES[kind]} ({kind}). {HELP[kind]}"
         shown.append(_column(kind_rank(kind), title, "count", help=about, minor=True))
+    for name in own_ranks(names) if has_kinds else ():
+        title = sentence(KIND_TITLES[name.removesuffix("_rank")])
+        shown.append(_column(name, title, "count", help="Rank by this alone, which a plug-in says.", minor=True))
     last = ("flagged", "Flagged", "flag"), ("degree", "Degree", "count"), ("label", "Known as", "text")
     shown += [_column(*column, minor=True) for column in (*last, ("flags", "Notes", "text"))]
     return [column for column in shown if column["key"] in names]
@@ -126,7 +131,7 @@ def ranking_values(table: pa.Table, scores: Collection[str]) -> dict[str, list[A
         "id": [cut_id(i) for i in table["id"].to_pylist()],
     }
     found |= {name: [finite(value) for value in table[name].to_pylist()] for name in scores}
-    others = ("type", "evidence", *KIND_RANKS, "p", "flagged", "degree")
+    others = ("type", "evidence", *KIND_RANKS, *own_ranks(table.column_names), "p", "flagged", "degree")
     found |= {name: table[name].to_pylist() for name in others if name in table.column_names}
     if "y" in table.column_names:
         kinds = table["kind"].to_pylist() if "kind" in table.column_names else [None] * table.num_rows

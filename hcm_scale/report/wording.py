@@ -12,15 +12,17 @@ way to a terminal they lose control characters (an id must not move the cursor) 
 """
 
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base.names import AS_END, GAP_SUFFIX, ONCE
-from hcm_scale.report.explain import NOTABLE_DEVIATIONS, Difference, EdgeExplanation, EdgeReason, Explanation
-from hcm_scale.report.reasons import KIND_TITLES, ORDINARY_TITLES, Reason, kind_title
+from hcm_scale.base.threads import map_slices
+from hcm_scale.report.evidence import Evidence
+from hcm_scale.report.explain import NOTABLE_DEVIATIONS, Difference, EdgeExplanation, EdgeReason, Explanation, explain
+from hcm_scale.report.reasons import KIND_TITLES, ORDINARY_TITLES, OwnReason, Reason, kind_title
 
 _NOTABLE_SHARE = 0.25  # of a node's edges: fewer dropped ones are not worth a line
 _NUM_CITED, _NUM_ENDS_CITED = 2, 3  # attributes in a line
@@ -392,7 +394,8 @@ def reason_texts(e: Explanation) -> list[ReasonText]:
     for r in e.reasons:
         rank = "" if r.rank is None else f" (rank {r.rank:,} of {r.num_ranked:,} by {r.kind})"
         claims = r.rank is None or r.notable or (extreme and r.kind == "attributes")
-        text = {"attributes": _attributes, "cohesion": _cohesion}.get(r.kind, _lengths)(e, r)
+        say = {"attributes": _attributes, "cohesion": _cohesion}.get(r.kind, _lengths)
+        text = _own(r) if isinstance(r, OwnReason) else say(e, r)
         found.append(ReasonText(r.kind, KIND_TITLES[r.kind] if claims else "", text + rank))
     return found
 
@@ -410,9 +413,16 @@ def all_reasons(e: Explanation) -> str:
     return " ".join(filter(None, [opening_text(e), *(f"{r.line}." for r in reason_texts(e))]))
 
 
+def reasons_of(evidence: Evidence, nodes: Sequence[int]) -> list[str]:
+    """All reasons of some nodes as sentences, found in threads."""
+    return map_slices(
+        len(nodes), lambda part: all_reasons(explain(evidence, nodes[part.start], num_neighbors=0)), size=1
+    )
+
+
 def dropped_text(e: Explanation) -> str:
     """How many of its edges purification dropped; empty where they are few."""
-    count = sum(bool(n.dropped) for n in e.neighbors)
+    count = e.num_dropped
     if count < max(1.0, _NOTABLE_SHARE * e.degree):
         return ""
     some = f"{'all' if count == e.degree else f'{count:,}'} of its {e.degree:,} edges"
@@ -456,7 +466,7 @@ def _lengths(e: Explanation, r: Reason) -> str:
     """Predicted hops or distances of attributes, of the node to its neighbours or between pairs of these."""
     digits, says, none = _LENGTHS[r.kind]
     if r.value is None:
-        return none
+        return f"{none}: {r.far_pairs:,} with its {e.degree:,} neighbours" if r.far_pairs else none
     of_pairs, who = r.kind.endswith("closure"), ""
     own, usual, larger = _against(r.value, r.usual, digits, "two neighbours" if of_pairs else like_text(e))
     if of_pairs:
@@ -481,6 +491,12 @@ def _joined(num_joined: int, count: int, degree: int) -> str:
         return f"{some} are joined to each other"
     joined = f"all {pairs:,} pairs" if num_joined == pairs else f"{num_joined:,} of the {pairs:,} pairs"
     return f"{joined} among {some} {'is' if num_joined == 1 else 'are'} joined"
+
+
+def _own(r: OwnReason) -> str:
+    """The sentence of a plug-in, and its number of the node."""
+    words = r.words.rstrip(".:")
+    return f"{words[:1].lower()}{words[1:]}: {r.value:.4g}" if words else f"its number is {r.value:.4g}"
 
 
 def _cohesion(e: Explanation, r: Reason) -> str:

@@ -27,23 +27,23 @@ from hcm_scale.report import digest, groups, page, sections
 from hcm_scale.report.card import card, num_rings
 from hcm_scale.report.edges import CountRows, StrangeEdges
 from hcm_scale.report.evidence import Evidence
-from hcm_scale.report.explain import explain
 from hcm_scale.report.reasons import first_by_kind, ordinary_nodes, ordinary_rows
-from hcm_scale.report.wording import all_reasons, found_text
-from hcm_scale.score.evidence import KINDS
+from hcm_scale.report.wording import found_text, reasons_of
 from hcm_scale.score.metrics import roc_auc
 from hcm_scale.score.table import (
     ALIKE_RANK,
-    KIND_RANKS,
     RankedFile,
     has_kinds,
+    kind_rank,
+    kinds_of,
+    own_kinds,
     plain_schema,
     ranked_by,
     read_scores,
     score_names,
 )
 
-FORMAT = 9
+FORMAT = 10
 JSON_FILE, HTML_FILE, CSV_FILE = "report.json", "report.html", "scores.csv"
 _WHOLE_COLUMNS = ("node", "p", "flagged", "evidence", "type", "y", "kind")  # read of all nodes, beside scores and ranks
 _NUM_NEIGHBORS = 8  # listed per explained node
@@ -72,6 +72,7 @@ def write_report(
     features: Mapping[str, Any] | None = None,
     notes: Sequence[str] = (),
     drift: Mapping[str, Any] | None = None,
+    convergence: Mapping[str, Any] | None = None,
     stages: Sequence[Mapping[str, Any]] = (),
     top: int = 10,
     table_rows: int = 20_000,
@@ -86,13 +87,15 @@ def write_report(
     num_samples. `found` may have num_flagged and fdr (how many nodes stand out) and stability (how far two encoders
     agree). `records` are the lines of metrics.jsonl; `labels` has `counts` and `stored`, pairs per class; `features`
     may have `columns`, what attributes became by which rule; `notes` are sentences about the run; `drift` is what
-    `stages.drift.read_drift` returns; each of `stages` has name, seconds, peak_rss_bytes, skipped and detail. `csv`
+    `stages.drift.read_drift` returns, `convergence` what `stages.convergence.diagnose` does; each of `stages` has name,
+    seconds, peak_rss_bytes, skipped and detail. `csv`
     writes the whole table to scores.csv too. Without `ranks_edges` the page says how to ask for strange edges;
     `count_rows` counts the rows of the user's table on some.
     """
     file, top = RankedFile(Path(scores)), min(top, graph.num_nodes)
     first = file.slice(0, max(top, table_rows, groups.MOST))
-    table = read_scores(file.path, {*_WHOLE_COLUMNS, *KIND_RANKS, ALIKE_RANK, *_shown_scores(first)})
+    ranks = map(kind_rank, kinds_of(first))
+    table = read_scores(file.path, {*_WHOLE_COLUMNS, *ranks, ALIKE_RANK, *_shown_scores(first)})
     evidence = Evidence.of(graph, purified, table, edge_mean, edge_var, x)
     evidence = replace(evidence, scores=first)  # only its nodes are explained
     findings = _findings(evidence, table, table_rows, found or {})
@@ -103,6 +106,7 @@ def write_report(
         "edges": {"hops": digest.hop_distribution(edge_mean), "purified": digest.purification(graph, purified)},
         "strange_edges": _strange_edges(evidence, ranks_edges, count_rows),
         "training": digest.training(records),
+        "convergence": None if convergence is None else dict(convergence),
         "labels": None if labels is None else {k: list(labels[k]) for k in ("counts", "stored") if labels.get(k)},
         "columns": list(graph.info.get("ingest", {}).get("told", [])),
         "attributes": list((features or {}).get("columns", [])),
@@ -112,6 +116,8 @@ def write_report(
         "num_first": top,
         "top": _cards(evidence, top, findings["groups"]),
     }
+    if own := own_kinds(first):
+        report["own_kinds"] = {kind: about["words"] for kind, about in own.items()}
     report = _json_safe(report)
     _write(Path(out), report, file if csv else None)
     return report
@@ -134,7 +140,7 @@ def _findings(evidence: Evidence, table: pa.Table, num_rows: int, found: Mapping
     values = {name: table[name].to_numpy() for name in shown}
     listed = sections.listed_scores(shown, evidence.ranked_by, has_kinds(table))
     num_grouped, by_kind = groups.num_first(table), first_by_kind(graph, table, _NUM_BY_KIND)
-    reasons = [all_reasons(explain(evidence, node)) for node in first["node"].slice(0, num_grouped).to_pylist()]
+    reasons = reasons_of(evidence, first["node"].slice(0, num_grouped).to_pylist())
     rows = sections.ranking_values(first.slice(0, num_rows), listed)
     rows["reason"] = (reasons + [None] * num_rows)[: len(rows["rank"])]
     return {
@@ -157,7 +163,7 @@ def _shown_scores(table: pa.Table) -> list[str]:
     """The scores that are drawn: where there are ranks by kind, the one that ranks and those of the kinds, else all."""
     if not has_kinds(table):
         return score_names(table)
-    return list(dict.fromkeys([ranked_by(table), *KINDS.values()]))
+    return list(dict.fromkeys([ranked_by(table), *kinds_of(table).values()]))
 
 
 def _graph_facts(evidence: Evidence, y: NDArray[Any] | None) -> dict[str, Any]:
@@ -178,7 +184,7 @@ def _flagged(table: pa.Table) -> dict[str, Any] | None:
     if "flagged" not in table.column_names:
         return None
     chosen = table.select([name for name in ("p", "evidence") if name in table.column_names]).filter(table["flagged"])
-    by_kind = dict.fromkeys(KINDS, 0)
+    by_kind = dict.fromkeys(kinds_of(table), 0)
     if has_kinds(table):
         by_kind |= {count["values"]: count["counts"] for count in pc.value_counts(chosen["evidence"]).to_pylist()}
     return {"num": chosen.num_rows, "largest_p": pc.max(chosen["p"]).as_py(), "by_kind": by_kind}

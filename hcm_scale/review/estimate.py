@@ -24,7 +24,6 @@ from scipy.special import expit
 from hcm_scale.base.rng import key
 from hcm_scale.base.threads import run_in_slices
 from hcm_scale.review.learn import fit_logistic
-from hcm_scale.score.metrics import ranking
 
 _OUTSIDE = 0.05  # of the 90 % interval, at either end
 _NUM_PIECES, _MOST_VERDICTS = 8, 1 << 15  # of a walk; that it is fitted to
@@ -57,9 +56,8 @@ class Estimates:
     bad: NDArray[np.int8]  # of every node: 1 bad, 0 good, -1 without a verdict
 
     @staticmethod
-    def of(lists: Mapping[str, Values], nodes: Nodes, is_bad: NDArray[np.bool_]) -> "Estimates":
-        """Of lists by their scores, (n,) each, the one that the reviewer reads first, and verdicts on nodes, (k,)."""
-        orders = {name: ranking(score) for name, score in lists.items()}
+    def of(orders: Mapping[str, Nodes], nodes: Nodes, is_bad: NDArray[np.bool_]) -> "Estimates":
+        """Of nodes by rank, (n,), in each list, the one that the reviewer reads first, and verdicts on nodes, (k,)."""
         heights: list[Values] = []
         for order in orders.values():
             height = np.empty(len(order))
@@ -78,7 +76,7 @@ class Estimates:
         drawn = fitted[:, None] + np.linalg.solve(np.linalg.cholesky(curvature).T, noise)
         bad = np.full(len(heights[0]), -1, np.int8)
         bad[nodes] = is_bad
-        return Estimates(orders, heights, drawn * spread[:, None], bad)
+        return Estimates(dict(orders), heights, drawn * spread[:, None], bad)
 
     def _chances(self, nodes: Nodes) -> Values:
         """Chance of the average of some nodes to be bad, in every draw, (draws,)."""

@@ -28,14 +28,12 @@ from hcm_scale.graph import Graph
 from hcm_scale.ingest.policy import InputError
 from hcm_scale.ingest.table_files import TableSource
 from hcm_scale.report.evidence import Evidence
-from hcm_scale.report.explain import explain
-from hcm_scale.report.wording import all_reasons
+from hcm_scale.report.wording import reasons_of
 from hcm_scale.review import verdicts
 from hcm_scale.review.draw import draw
 from hcm_scale.review.estimate import Estimates, Share
 from hcm_scale.review.learn import Inputs, Lesson, apply_lesson, learn
 from hcm_scale.score import table
-from hcm_scale.score.evidence import KINDS
 from hcm_scale.score.metrics import ranking
 from hcm_scale.stages.purify import Purified, open_purified
 from hcm_scale.stages.report import edge_hops
@@ -71,10 +69,11 @@ class Run:
 
     def column(self, name: str) -> NDArray[Any]:
         """A column in node order, (n,)."""
-        return _in_node_order(self.ranked[name], self._nodes)
+        return _in_node_order(self.ranked[name], self.order)
 
     @cached_property
-    def _nodes(self) -> NDArray[np.int64]:
+    def order(self) -> NDArray[np.int64]:
+        """The nodes by rank, (n,)."""
         return self.ranked["node"].to_numpy()
 
     @cached_property
@@ -90,7 +89,7 @@ class Run:
 
     def places(self) -> dict[str, NDArray[Any]]:
         """Places in node order, (n,), by every kind of evidence; empty where the run has one score alone."""
-        names = {kind: table.kind_rank(kind) for kind in KINDS}
+        names = {kind: table.kind_rank(kind) for kind in table.kinds_of(self.ranked)}
         return {kind: self.column(name) for kind, name in names.items() if name in self.ranked.column_names}
 
 
@@ -230,7 +229,7 @@ def next_nodes(run: Run, count: int) -> pa.Table:
             "rank" if taught is None else "taught_rank": ranks[nodes],
             "why": [entry.why for entry in drawn],
             "chance": [entry.chance for entry in drawn],
-            "reason": [all_reasons(explain(evidence, node)) for node in nodes],
+            "reason": reasons_of(evidence, nodes),
         }
     )
 
@@ -270,6 +269,7 @@ def teach(run: Run, worth: float = WORTH) -> Taught:
         raise ValueError(f"{run.folder} has no verdicts on nodes of its graph yet; {how}")
     nodes, is_bad = known = given.known()
     lesson = learn(run.inputs(), *known) if len(nodes) else Lesson(run.score, False, [], {})
+    order = ranking(lesson.taught) if lesson.changed else run.order
     facts: dict[str, Any] = {
         "notes": given.notes,
         "changed": bool(lesson.changed),
@@ -280,28 +280,35 @@ def teach(run: Run, worth: float = WORTH) -> Taught:
     }
     if not is_bad.all():  # else they may be cases that somebody knew, which tell nothing about the list
         firsts = [first for first in _FIRSTS if first <= len(run.score)] or [len(run.score)]
-        found = Estimates.of({"after": lesson.taught, "before": run.score}, *known)
+        found = Estimates.of({"after": order, "before": run.order}, *known)
         facts["shares"] = {name: [*map(list, found.shares(name, firsts))] for name in ("before", "after")}
         facts["worth"] = worth
         facts["worth_reading"] = {name: found.worth_reading(name, worth) for name in ("before", "after")}
     with files.file_lock(run.folder / ".lock", wait=False) as is_free:
         if not is_free:
             raise ValueError(f"{run.folder} is at work: another run or lesson writes to it; the verdicts are kept")
-        return _write(run, lesson.taught, given, lesson.model, facts)
+        return _write(run, lesson.taught, order, given, lesson.model, facts)
 
 
 def estimate(run: Run, score: Values, first: int) -> Share:
     """The share of bad nodes among the first of a list, with its 90 % interval, from the verdicts beside the run."""
     if not 1 <= first <= len(score):
         raise ValueError(f"first={first} is not legal: a whole number from 1 to {len(score):,}, the nodes of the list")
-    (found,) = Estimates.of({"taught": score, "before": run.score}, *Given.of(run).known()).shares("taught", [first])
+    lists = {"taught": ranking(score), "before": run.order}
+    (found,) = Estimates.of(lists, *Given.of(run).known()).shares("taught", [first])
     return found
 
 
-def _write(run: Run, taught: Values, given: Given, model: Mapping[str, Values], facts: Mapping[str, Any]) -> Taught:
-    """Writes the folder; the caller holds the lock of the run."""
-    order, codes = ranking(taught), given.by_node(len(taught))
-    size = table.group_rows(len(order))
+def _write(
+    run: Run,
+    taught: Values,
+    order: NDArray[np.int64],
+    given: Given,
+    model: Mapping[str, Values],
+    facts: Mapping[str, Any],
+) -> Taught:
+    """Writes the folder; the caller holds the lock of the run. `order` are the nodes by taught score."""
+    codes, size = given.by_node(len(taught)), table.group_rows(len(order))
 
     def rows(first: int) -> pa.Table:
         nodes = order[first : first + size]
@@ -348,7 +355,7 @@ def carry_over(trained_dir: Path, trained_scores: Path, run: Run) -> list[str]:
     given = Given.of(run)
     taught = apply_lesson(model, run.inputs(), given.nodes[given.codes == verdicts.BAD])
     facts = {name: lesson.facts[name] for name in ("changed", "sentences", "num_bad", "num_good", "num_unsure")}
-    _write(run, taught, given, model, facts | {"taught_by": str(trained_dir)})
+    _write(run, taught, ranking(taught), given, model, facts | {"taught_by": str(trained_dir)})
     told.append(f"taught by {_rests_on(facts)} of {trained_dir}: the new order is in {run.folder / FOLDER / FILE}")
     return told
 

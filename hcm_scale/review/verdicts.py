@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from hcm_scale.base import files
 from hcm_scale.base.console import missing_file_text
 from hcm_scale.base.sheets import without_quotes
+from hcm_scale.base.threads import run_in_slices
 from hcm_scale.graph import Graph
 from hcm_scale.ingest.policy import InputError, shown_names
 from hcm_scale.ingest.table_files import TableFiles, TableSource, open_table
@@ -55,6 +56,7 @@ _SLICE_BYTES, _LINES_AT_ONCE = 1 << 26, 1 << 16
 _VERDICT_COLUMNS, _ID_COLUMNS = re.compile("verdicts?|labels?|y|(is_?)?(fraud|bad)|outcome|class", re.I), ("id", "node")
 _MAX_BYTES = 4 << 30  # that a packed table may unpack to
 _SHOWN = 5  # ids in a message
+_WHOLE_NUMBER = re.compile("0|-?[1-9][0-9]{0,18}")
 Codes = NDArray[np.int8]
 
 
@@ -281,14 +283,32 @@ def _read_batch(table: TableFiles, ids: pa.Array, verdicts: pa.Array, first: int
 
 def find_nodes(graph: Graph, ids: pa.Array) -> NDArray[np.int64]:
     """The node of every id, given as text, -1 where the graph has none; ids differ."""
-    out, step = np.full(len(ids), -1), max(1 << 20, len(ids))  # so many nodes are looked up at a time
-    for first in range(0, graph.num_nodes, step):
-        stop = min(first + step, graph.num_nodes)
-        own = pa.array(np.arange(first, stop)) if graph.ids is None else graph.ids.slice(first, stop - first)
-        place = pc.index_in(own.cast(pa.large_string()), ids).fill_null(-1).to_numpy()
+    own, wanted = graph.ids, ids
+    if own is None or pa.types.is_integer(own.type):
+        wanted = pa.array([_number(text) for text in ids.to_pylist()], pa.int64())
+    if own is None:
+        numbers = wanted.fill_null(-1).to_numpy()
+        return np.where((numbers >= 0) & (numbers < graph.num_nodes), numbers, -1)
+    out = np.full(len(ids), -1)
+
+    def look_up(part: slice) -> None:
+        some = own.slice(part.start, part.stop - part.start).cast(wanted.type)
+        place = pc.index_in(some, wanted).fill_null(-1).to_numpy()
         (found,) = np.nonzero(place >= 0)
-        out[place[found]] = first + found
+        out[place[found]] = part.start + found
+
+    run_in_slices(graph.num_nodes, look_up, max(1 << 20, len(ids)))
     return out
+
+
+def _number(text: str) -> int | None:
+    """The 64-bit number that is written so and not otherwise, if it is one.
+
+    >>> [_number(text) for text in ("12", "012", "1e3", "-5", "9" * 30)]
+    [12, None, None, -5, None]
+    """
+    number = int(text) if _WHOLE_NUMBER.fullmatch(text) else 1 << 63
+    return number if -(1 << 63) <= number < 1 << 63 else None
 
 
 def shown_ids(ids: pa.Array) -> str:

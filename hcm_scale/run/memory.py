@@ -25,11 +25,11 @@ from numpy.typing import NDArray
 from hcm_scale import config as schema
 from hcm_scale.base.memory import Budget, Need, gib
 from hcm_scale.features.auto import expected_width, sampled_rows
-from hcm_scale.features.parts import block_rows
+from hcm_scale.features.parts import MOST_BLOCKS, block_rows
 from hcm_scale.graph import Graph
 from hcm_scale.graph.store import SparseRows
 from hcm_scale.hops import choose_sources
-from hcm_scale.hops.label import STATE_BYTES, WORDS, choose_words, rows_in_flight, sharing_pays, wide_bytes
+from hcm_scale.hops.label import STATE_BYTES, WORDS, rows_in_flight, search_bytes, sharing_pays, wide_bytes
 from hcm_scale.hops.layout import linked_nodes
 from hcm_scale.model import CHUNK_ROWS
 from hcm_scale.sampling.pairs import MAX_CACHED_PAIRS, WINDOW, pairs_per_epoch
@@ -65,19 +65,22 @@ class Size(NamedTuple):
     num_attributes: int
     num_values: int
     weighted: bool = False
+    value_bytes: int = 4  # of a value on disk
 
     @staticmethod
     def of(graph: Graph) -> "Size":
         values = graph.x.data if isinstance(graph.x, SparseRows) else graph.x
         num_values = 0 if values is None else values.size
         arcs = graph.num_edges, graph.num_arcs
-        return Size(graph.num_nodes, *arcs, graph.num_attributes, num_values, graph.weights is not None)
+        value_bytes = 4 if values is None else values.itemsize
+        return Size(graph.num_nodes, *arcs, graph.num_attributes, num_values, graph.weights is not None, value_bytes)
 
     @staticmethod
     def of_source(source: schema.GraphConfig) -> "Size":
         """Of a graph that will be generated; of files, of which nothing is known, the smallest there is."""
         if isinstance(source, schema.SyntheticGraph):
-            return Size.made(source.num_nodes, source.edges_per_node, source.num_attributes)
+            made = Size.made(source.num_nodes, source.edges_per_node, source.num_attributes)
+            return made._replace(value_bytes=np.dtype(source.attributes_dtype).itemsize)
         return Size.made(1, 1, 1)
 
     @staticmethod
@@ -143,12 +146,14 @@ def ingest(source: schema.GraphConfig, given: Graph | None, *, injects: bool) ->
 
 def synthetic_bytes(size: Size) -> int:
     """A generated graph: its pairs (8 bytes), their arcs twice (16 and 8); or the CSR beside the attributes."""
-    return 8 * _MIB + 8 * size.num_nodes + max(32 * size.num_edges, 8 * size.num_edges + 4 * size.num_values)
+    attributes = size.value_bytes * size.num_values
+    return 8 * _MIB + 8 * size.num_nodes + max(32 * size.num_edges, 8 * size.num_edges + attributes)
 
 
 def inject_bytes(size: Size) -> int:
     """Anomalies planted into a graph on disk: a second CSR, with weights, and a second copy of all attribute values."""
-    return 8 * _MIB + 24 * size.num_nodes + (16 if size.weighted else 12) * size.num_arcs + 4 * size.num_values
+    arcs = (16 if size.weighted else 12) * size.num_arcs
+    return 8 * _MIB + 24 * size.num_nodes + arcs + size.value_bytes * size.num_values
 
 
 def purify(config: schema.Config, graph: Graph) -> Need:
@@ -168,8 +173,9 @@ def purify_bytes(size: Size, num_features: int, ratio: float) -> int:
     """Features and purified graph.
 
     First the survey, which holds a sample of the rows twice, and the covariance where columns are reduced; then blocks
-    of rows in float64 beside the features; then similarities (4 bytes an edge, twice, and two marks) and the new CSR,
-    beside the features. Weights of edges are read with the similarities and copied into the new CSR.
+    of rows in float64 beside the features; then similarities (4 bytes an edge, twice, and two marks), then the bits of
+    entries and the new CSR, beside the features. Weights of edges are read with the similarities and copied into the
+    new CSR.
     """
     n, m, num_attributes = size.num_nodes, size.num_edges, size.num_attributes
     per_row = max(1, size.num_values // max(1, n))
@@ -181,8 +187,9 @@ def purify_bytes(size: Size, num_features: int, ratio: float) -> int:
     if num_features < num_attributes <= _COVARIANCE_COLUMNS[is_sparse]:
         survey += (16 if is_sparse else 24) * num_attributes**2
     per_block_row = 36 * per_row + 16 * num_features if is_sparse else 20 * per_row + 8 * num_features
-    blocks = min(n, block_rows(per_row)) * per_block_row
-    edges = 32 * n + 4 * m + max(6 * m, m + int(8 * (1 - ratio) * m))
+    in_flight = 1 if is_sparse or num_features == num_attributes else min(numba.get_num_threads(), MOST_BLOCKS)
+    blocks = min(n, in_flight * block_rows(per_row)) * per_block_row
+    edges = 32 * n + max(10 * m, m + m // 4 + int(8 * (1 - ratio) * m))
     edges += int((12 + 8 * (1 - ratio)) * m) if size.weighted else 0
     return 18 * _MIB + max(survey, 4 * n * num_features + max(blocks, edges))
 
@@ -209,17 +216,18 @@ class Searches(NamedTuple):
 
 
 def label(options: dict[str, Any], graph: Graph) -> Ways[Searches]:
-    """All threads with blocks as wide as is fast, then narrower ones, then fewer threads."""
+    """All threads with blocks as wide as is fast, shared or their own, then narrower ones; plain: fewer threads."""
     sources = choose_sources(graph.indptr, num_sources=options["num_sources"], seed=options["seed"])
     threads = numba.get_num_threads()
     if len(sources) == 0:
         return [(Searches(threads, STATE_BYTES), Need(0))]
     plan = LabelPlan("", graph.num_nodes, graph.directed, **options | {"num_sources": len(sources)})
     shares = sharing_pays(graph.indptr, graph.indices, sources, classes=plan.classes)
-    narrow = [wide_bytes(graph.num_nodes, words, 0) for words in WORDS] if shares else []
-    ways = [Searches(threads, STATE_BYTES)]
-    ways += [Searches(threads, most) for most in narrow if most < STATE_BYTES]
-    while ways[-1].threads > 1:
+    sizes = [wide_bytes(graph.num_nodes, words, plan.pairs_per_class or 0) for words in WORDS] if shares else []
+    widest = max(STATE_BYTES, -(-max(sizes, default=0) // threads))
+    narrow = sorted({STATE_BYTES, *sizes, *(-(-size // threads) for size in sizes)}, reverse=True)
+    ways = [Searches(threads, widest), *(Searches(threads, most) for most in narrow if most < widest)]
+    while ways[-1].threads > 1 and not shares:
         ways.append(Searches(ways[-1].threads // 2, 1))
     num_linked, num_arcs = len(linked_nodes(graph.indptr)), graph.num_arcs * (1 + graph.directed)
     held = [label_bytes(plan, num_linked, num_arcs, shares=shares, how=how) for how in ways]
@@ -236,8 +244,8 @@ def label_bytes(plan: LabelPlan, num_linked: int, num_arcs: int, *, shares: bool
     n, most = plan.num_nodes, plan.num_nodes if plan.pairs_per_class is None else plan.pairs_per_class
     sample = most if most < n else 0
     if shares:
-        words = choose_words(num_linked, plan.num_sources, sample, how.threads, how.state_bytes)
-        state = 40 * n + 4 * num_arcs + how.threads * wide_bytes(num_linked, words, sample)
+        state = 40 * n + 4 * num_arcs
+        state += search_bytes(num_linked, plan.num_sources, sample, how.threads, how.state_bytes)
     else:
         state = 16 * n + how.threads * 6 * n
     per_source = min(n - 1, min(most, num_arcs // max(1, num_linked)) + (plan.classes - 1) * most)
@@ -264,7 +272,7 @@ def train(config: schema.Config, training: Training) -> Ways[int]:
 
     def need(workers: int) -> Need:
         most = held + train_bytes(config.model, graph.num_nodes, batch, x.shape[1], window=window, workers=workers)
-        return Need(most, graph.num_bytes + x.nbytes, _CHANGE["train"])
+        return Need(most, graph.num_bytes + 4 * math.prod(x.shape), _CHANGE["train"])
 
     return [(workers, need(workers)) for workers in range(MOST_WORKERS, -1, -1)]
 
@@ -318,7 +326,8 @@ def train_bytes(
     outer = batch.layers[-1]
     batch_bytes = outer * (8 + 4 * num_features) + 16 * batch.entries + 24 * batch.pairs
     hidden = sum(batch.layers) + outer * (len(batch.layers) > 1)
-    step_bytes = 12 * model.width * hidden + 4 * batch.pairs * (6 * model.width + 3 * model.head_width)
+    messages = 16 * model.width * batch.entries if model.encoder != "gcn" else 0  # of every entry, and their gradients
+    step_bytes = messages + 12 * model.width * hidden + 4 * batch.pairs * (6 * model.width + 3 * model.head_width)
     ahead = AHEAD * workers + 2 if workers else 2
     num_batches = 1 if batch.layers[0] == num_nodes else ahead
     scratch = 4 * num_nodes * (max(1, workers) + 3) + 16 * window + 8 * MAX_CACHED_PAIRS
@@ -362,17 +371,17 @@ def score_bytes(config: schema.Config, size: Size, num_features: int, *, on_disk
     residuals = 44 * threads * min(n, RESIDUAL_ROWS) * num_features
     about_attributes = 84 * n + residuals + 4 * m + max(5 * m, 4 * threads * n) + whole
     pieces = 300 * min(n, (threads + 1) * group_rows(n))
-    about_nodes = (346 + 16 * several) * n + pieces + 7 * m + whole
+    about_nodes = (346 + 16 * several + 12 * len(config.score.evidence)) * n + pieces + 7 * m + whole
     return 80 * _MIB + max(embedding, about_attributes, about_nodes, 3 * whole * several)
 
 
 def report(graph: Graph, num_features: int) -> Ways[str]:
     """No option makes it smaller; strange edges are left out where they do not fit."""
-    held, mapped = report_bytes(Size.of(graph)), 2 * graph.num_bytes + 8 * graph.num_edges
+    held, mapped = report_bytes(Size.of(graph)), 2 * graph.num_bytes + 4 * graph.num_edges
     for_edges = 4 * graph.num_nodes * num_features + 58 * graph.num_edges  # mean features around nodes, and sums sorted
     return [("with strange edges", Need(held + for_edges, mapped)), ("without strange edges", Need(held, mapped))]
 
 
 def report_bytes(size: Size) -> int:
-    """The table (150 bytes a node), its columns again when sorted and shown, distances over edges or their weights."""
-    return 80 * _MIB + 316 * size.num_nodes + (16 if size.weighted else 12) * size.num_edges
+    """The table (150 bytes a node), its columns again when sorted and shown; of edges hops, distances or weights."""
+    return 80 * _MIB + 316 * size.num_nodes + (24 if size.weighted else 20) * size.num_edges

@@ -47,8 +47,18 @@ from hcm_scale.run import sources, tracking
 from hcm_scale.run.memory import Size
 from hcm_scale.run.sources import Trained, open_trained, with_trained_options
 from hcm_scale.run.stages import RunContext, num_blocks, stages
-from hcm_scale.run.workspace import Stage, Workspace, facts_text, new_stage_list, open_stages, read_stages, stage_keys
+from hcm_scale.run.workspace import (
+    Stage,
+    Workspace,
+    facts_text,
+    new_stage_list,
+    open_stages,
+    read_stages,
+    record_path,
+    stage_keys,
+)
 from hcm_scale.stages import purify, report, score
+from hcm_scale.stages.convergence import Chains, drawn_edges
 from hcm_scale.stages.edges import View
 from hcm_scale.stages.train import check_backend
 
@@ -307,10 +317,17 @@ def open_views(run_dir: Path) -> tuple[RunContext, dict[str, View]]:
     stored = {name: value for name, value in stored_options(run_dir).items() if not name.startswith("graph.")}
     config = schema.with_options(Config(), stored)
     context = RunContext(config, Workspace(run_dir), "cpu", trained=open_trained(config))
-    made = ["propagated"] * context.exact_first_hop + ["train"] * (context.trained is None)
-    names = ["graph", "purified", *(f"{stage}-{view}" for stage in made for view in config.score.views)]
+    views, listed = config.score.views, stage_keys(run_dir)
+    names = ["graph", "purified", *(name for view in views if (name := f"propagated-{view}") in listed)]
+    names += [f"train-{view}" for view in views if context.trained is None]
     context.workspace.folders.update(zip(names, open_stages(run_dir, *names), strict=True))
-    return context, {name: context.view(name) for name in config.score.views}
+    return context, {name: context.view(name) for name in views}
+
+
+def convergence(run_dir: Path) -> tuple[dict[str, Chains], NDArray[np.int64], NDArray[np.int64]]:
+    """Predicted hops of some edges under each sample of each encoder of the finished run, and the ends of the edges."""
+    context, views = open_views(run_dir)
+    return context.chains(views), *drawn_edges(context.graph())
 
 
 @contextlib.contextmanager
@@ -322,7 +339,7 @@ def edge_table(
     InputError where the table is no longer what it was.
     """
     stored = schema.stored_options(run_dir)
-    kinds = {"tables": schema.TablesGraph, "sql": schema.SqlGraph}
+    kinds = {"tables": schema.TablesGraph, "sql": schema.SqlGraph, "reader": schema.ReaderGraph}
     source = stored.pop("graph.source", "")
     if pairs or source not in kinds or not stored.get("graph.path"):
         yield None
@@ -395,8 +412,9 @@ def _plan(config: Config, device: str) -> str:
     for stage in stages(context):
         state, record = workspace.look(stage)
         if stage.name == "graph" and state == "kept":
-            facts = record["detail"]
-            nodes, edges, attributes = facts["nodes"], facts["edges"], facts["attributes"]
+            with files.naming_damage(record_path(workspace.folders["graph"])):
+                facts = (record["detail"][name] for name in ("nodes", "edges", "attributes"))
+                nodes, edges, attributes = (files.typed(fact, int) for fact in facts)
             size = Size(nodes, edges, 2 * edges, attributes, nodes * attributes)
         seconds = 0.0 if state == "kept" else _seconds(stage.name, before, size)
         total += seconds or 0.0
@@ -437,13 +455,13 @@ def disk_bytes(name: str, size: Size, config: Config) -> int | None:
     """Bytes that a stage leaves on disk, about; None for those that leave little."""
     n, m, features = size.num_nodes, size.num_edges, 4 * size.num_nodes * size.num_attributes
     if name == "graph":
-        return 8 * n + 8 * m + features
+        return 8 * n + 8 * m + size.value_bytes * n * size.num_attributes
     if name == "purified":
-        return 8 * n + int(8 * m * (1 - config.purify.ratio)) + features
+        return m // 4 + 4 * n * (config.attributes.pca or 0)  # other features are made again when they are needed
     if name.startswith("propagated"):
         return features
     if name.startswith("scores"):
-        return 8 * m + _SCORE_BYTES * n
+        return 4 * m + _SCORE_BYTES * n
     if name == "labels":
         sources = min(n, config.hops.num_sources or n)
         return 4 * sources * min(n, config.hops.classes * (config.hops.pairs_per_class or n))
@@ -454,7 +472,7 @@ def _made_size(config: Config) -> tuple[Size | None, str]:
     """The size of a graph that is not read yet, None where nothing tells it; and what is to be said of it."""
     graph = config.graph
     if isinstance(graph, SyntheticGraph):
-        return Size.made(graph.num_nodes, graph.edges_per_node, graph.num_attributes), ""
+        return Size.of_source(graph), ""
     if graph.source == "default":
         return Size.made(20_000, 8, 20), ""
     if type(graph) is schema.TablesGraph and (edges := sources.parquet_size("graph.path", graph.path)):

@@ -25,13 +25,14 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from hcm_scale import config as schema
+from hcm_scale import plugins
 from hcm_scale.base import files, remote
 from hcm_scale.config import Config, stored_options, with_options
 from hcm_scale.graph import Graph
 from hcm_scale.ingest import guess, readers
 from hcm_scale.ingest.edge_rows import EdgeRows
 from hcm_scale.ingest.remote import fetched_files, files_stamp, queries_stamp, query_tables
-from hcm_scale.ingest.table_files import CSV, PARQUET, files_at, open_table, table_parts
+from hcm_scale.ingest.table_files import CSV, PARQUET, as_arrow, files_at, open_table, table_parts
 from hcm_scale.report.edges import StrangeEdges
 from hcm_scale.run.workspace import open_stages, stage_keys
 from hcm_scale.stages import ingest as ingest_stage
@@ -46,6 +47,8 @@ def reader(graph: schema.GraphConfig, known: list[readers.Encoding] | None = Non
     path = getattr(graph, "path", "")
     if remote.is_url(path) and not isinstance(graph, schema.TablesGraph | schema.MatrixGraph):
         raise ValueError(f"graph.path={path}: graph={graph.source} takes a folder of this machine; copy it there first")
+    if isinstance(graph, schema.ReaderGraph):
+        return _plugin(graph, known)
     if isinstance(graph, schema.TablesGraph):
         return _sql(graph, known) if isinstance(graph, schema.SqlGraph) else _tables(graph, known)
     return _READERS[type(graph)](graph)
@@ -66,7 +69,9 @@ def stamp(graph: schema.GraphConfig) -> list[Any]:
         raise readers.InputError(
             f"graph.path={graph.path} is no graph folder: there is no {files.MANIFEST} in it; graph=tables reads tables"
         )
-    stamps = []
+    stamps: list[Any] = []
+    if isinstance(graph, schema.ReaderGraph):
+        stamps.append(plugins.identity("readers", _reader_name(graph)))
     for option in ("path", "nodes"):
         where = remote.local_path(getattr(graph, option, None) or "")
         if remote.is_url(where):
@@ -157,10 +162,14 @@ def edge_rows(
     What lies elsewhere is copied beside the folder `beside` meanwhile.
     """
     columns = table_options(source)["columns"]
+    path: Any
     with contextlib.ExitStack() as stack:
         if isinstance(source, schema.SqlGraph):
             found_at = stack.enter_context(query_tables(beside, source.path, _queries(source)))
             path, columns = str(found_at[0]), _guessed(source, found_at, columns)
+        elif isinstance(source, schema.ReaderGraph):
+            tables = _plugin_tables(source)
+            path, columns = tables[0], _guessed(source, tables, columns)
         else:
             fetched = fetched_files(beside, {"graph.path": source.path}, PARQUET + CSV)
             path = str(stack.enter_context(fetched)[0])
@@ -193,11 +202,39 @@ def _sql(graph: schema.SqlGraph, known: list[readers.Encoding] | None) -> Reader
     return read
 
 
-def _guessed(graph: schema.SqlGraph, paths: list[Path], columns: readers.Columns) -> readers.Columns:
-    """The columns, with a guess from the rows of the queries for those that no option names."""
+def _reader_name(graph: schema.ReaderGraph) -> str:
+    """The plug-in that reads the file: as named, or as the ending says."""
+    return graph.reader or Path(graph.path).suffix.removeprefix(".") or "?"
+
+
+def _plugin_tables(graph: schema.ReaderGraph) -> list[Any]:
+    """The table of edges, and that of nodes if there is one, that the plug-in makes of the file, or a path."""
+    name, path = _reader_name(graph), Path(graph.path)
+    read, what = plugins.load("readers", name), f"graph.reader={name}"
+    if not path.exists():
+        raise readers.InputError(f"graph.path={graph.path} is no file or folder of this machine")
+    found = read(path)
+    tables = [table for table in (found if isinstance(found, tuple) else (found,)) if table is not None]
+    if len(tables) != 1 and (len(tables) != 2 or graph.nodes):
+        raise ValueError(f"{what} returns {len(tables)} tables; one of edges, and one of nodes unless graph.nodes is")
+    return [as_arrow(table, f"the table of {what}") for table in tables] + ([graph.nodes] if graph.nodes else [])
+
+
+def _plugin(graph: schema.ReaderGraph, known: list[readers.Encoding] | None) -> Reader:
+    def read(out: Path) -> Graph:
+        tables, options = _plugin_tables(graph), table_options(graph)
+        options["columns"] = _guessed(graph, tables, options["columns"])
+        return readers.read_tables(out, *tables, **options, known=known, origin=graph.path)
+
+    return read
+
+
+def _guessed(graph: schema.TablesGraph, paths: list[Any], columns: readers.Columns) -> readers.Columns:
+    """The columns, with a guess from the rows of the queries, or the tables, for those that no option names."""
     named = {name: getattr(graph, name) for name in guess.COLUMNS}
     known = {name: value for name, value in named.items() if value != getattr(schema.SqlGraph(), name)}
-    tables = str(paths[0]), str(paths[1]) if len(paths) > 1 else None
+    plain = [str(path) if isinstance(path, Path) else path for path in paths]
+    tables = plain[0], plain[1] if len(plain) > 1 else None
     found = guess.guess_columns(tables, known, graph.max_bytes, "graph.")
     guess.log_guesses({name: value for name, value in found.items() if value != named[name]})
     source, target = found["source_column"], found["target_column"]
@@ -319,8 +356,7 @@ def open_trained(config: Config) -> Trained | None:
     """The folders that a run with `config.trained` is made with, all of their files checked; None if it trains."""
     if config.trained is None:
         return None
-    names = ["purified", *(f"train-{view}" for view in config.score.views), "scores"]
-    names += ["graph"] if config.graph.source in ("tables", "sql") else []
+    names = ["graph", "purified", *(f"train-{view}" for view in config.score.views), "scores"]
     where = Path(config.trained)
     folders, keys = open_stages(where, *names), stage_keys(where)
     if {name for name in keys if name.startswith("train-")} - {*names}:

@@ -3,7 +3,7 @@
     ingest   graph
     purify   purified
     label    labels
-    train    propagated-VIEW (where the first hop is exact), train-VIEW
+    train    propagated-VIEW (where the first hop is exact, on a CPU), train-VIEW
     score    scores, drift (of a run with `trained`)
     report   report
 
@@ -16,17 +16,18 @@ folders of the trained run, whose keys are among their options.
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from hcm_scale import plugins
 from hcm_scale.base.memory import Need
+from hcm_scale.base.npy import new_array
+from hcm_scale.base.spmm import ModelInput, Propagated
 from hcm_scale.base.threads import kernel_threads, num_cores, torch_threads
 from hcm_scale.config import Config, parse_fan_out
 from hcm_scale.features import propagate
@@ -40,6 +41,7 @@ from hcm_scale.run.workspace import Facts, Stage, Workspace, repair_hint
 from hcm_scale.score.edge_index import PairHead
 from hcm_scale.shards import open_labels
 from hcm_scale.stages import drift, ingest, label, purify, report, score, train
+from hcm_scale.stages.convergence import Chains, diagnose, drawn_edges, hops_by_sample
 from hcm_scale.stages.edges import View
 from hcm_scale.stages.embedding import embed_samples
 from hcm_scale.stages.purify import propagate_shared
@@ -71,13 +73,13 @@ def recipe_of(config: Config) -> Recipe:
     if posterior.num_samples is None:
         plan |= {"num_samples": 10, "stop_correlation": 0.995}  # docs/detector.md
     return Recipe(
-        network=Network(**asdict(config.model)),
+        network=Network(**asdict(config.model) | {"encoder": plugins.identity("encoders", config.model.encoder)}),
         batching=Batching(
             batch_pairs=sampling.batch_pairs,
             sampling_ratio=sampling.ratio,
             fan_outs=tuple(parse_fan_out(sampling.fan_out, num_blocks(config))),
             hub_cap=sampling.hub_cap,
-            exact_first_hop=sampling.first_hop == "exact",
+            exact_first_hop=has_exact_first_hop(config),
             backend=sampling.backend,
             whole_graph=sampling.whole_graph,
         ),
@@ -88,12 +90,18 @@ def recipe_of(config: Config) -> Recipe:
 
 def scoring_of(config: Config) -> Scoring:
     """What decides the scores, from the section `score`."""
-    return Scoring(**{field.name: getattr(config.score, field.name) for field in dataclasses.fields(Scoring)})
+    named = {field.name: getattr(config.score, field.name) for field in dataclasses.fields(Scoring)}
+    return Scoring(**named | {"evidence": tuple(plugins.identity("evidence", name) for name in config.score.evidence)})
+
+
+def has_exact_first_hop(config: Config) -> bool:
+    """Whether the encoder begins at Â X, which only a GCN can; others begin at X, and draw in every layer."""
+    return config.sampling.first_hop == "exact" and config.model.encoder == "gcn"
 
 
 def num_blocks(config: Config) -> int:
     """Number of layers whose neighbourhoods are sampled."""
-    return config.model.num_layers - (config.sampling.first_hop == "exact")
+    return config.model.num_layers - has_exact_first_hop(config)
 
 
 @dataclass(frozen=True)
@@ -106,10 +114,11 @@ class RunContext:
     given: Graph | None = None
     trained: Trained | None = None  # a finished run whose samples are used
     until: str = "report"  # the command whose stages are the last
+    opened: dict[Path, purify.Purified] = dataclasses.field(default_factory=dict)  # with the arrays that were made
 
     @property
     def exact_first_hop(self) -> bool:
-        return self.config.sampling.first_hop == "exact"
+        return has_exact_first_hop(self.config)
 
     @cached_property
     def recipe(self) -> Recipe:
@@ -120,7 +129,24 @@ class RunContext:
         return Graph.open(folder, verify=False, remedy=repair_hint(folder))
 
     def purified(self) -> purify.Purified:
-        return purify.open_purified(self.workspace.folders["purified"], self.graph())
+        """The purified graph and its features; made once a run, where memory is short beside the run's largest stage
+        in files without names.
+        """
+        folder, budget = self.workspace.folders["purified"], self.workspace.budget
+        if folder not in self.opened:
+            room = partial(new_array, near=folder.parent, budget=budget, beside=self._largest_need)
+            self.opened[folder] = purify.open_purified(folder, self.graph(), room)
+        return self.opened[folder]
+
+    @cached_property
+    def _largest_need(self) -> int:
+        """Bytes that the most demanding stage takes at least."""
+        graph = self.graph()
+        needs = memory.least_needs(
+            *(self.config, label_options(self.config), self.recipe, memory.Size.of(graph), graph),
+            num_ranks=self.workspace.world.size,
+        )
+        return max(need.held for need in needs.values())
 
     def structure(self, view: str) -> Graph:
         """The graph that the encoder of a view runs on; weights of its edges are strengths."""
@@ -129,15 +155,18 @@ class RunContext:
             return purified.graph
         return graph if graph.weights is None else replace(graph, weights=purified.strengths(graph.num_arcs))
 
-    def encoder_input(self, view: str) -> NDArray[np.float32]:
+    def encoder_input(self, view: str) -> ModelInput:
         """Â X where the first hop is exact, else X."""
-        features = self.purified().features
-        if self.exact_first_hop:
-            return propagate.open_propagated(self.workspace.folders[f"propagated-{view}"], features.shape)
-        return features
+        features, folder = self.purified().features, self.workspace.folders.get(f"propagated-{view}")
+        if not self.exact_first_hop:
+            return features
+        if folder is not None:
+            return propagate.open_propagated(folder, features.shape)
+        structure = self.structure(view)
+        return Propagated(structure.indptr, structure.indices, features, structure.weights)
 
     def training(self, view: str) -> Training:
-        labels = open_labels(self.workspace.folders["labels"], self.purified().graph.fingerprint)
+        labels = open_labels(self.workspace.folders["labels"], self.purified().fingerprint)
         return Training(self.structure(view), self.encoder_input(view), labels, self.recipe, self.config.seed)
 
     def view(self, name: str) -> View:
@@ -150,6 +179,11 @@ class RunContext:
         structure, x, samples = view
         how: Any = {"propagated": self.exact_first_hop, "device": "cpu"}
         return embed_samples(samples.model, samples, structure, x, **how)
+
+    def chains(self, views: Mapping[str, View]) -> dict[str, Chains]:
+        """Predicted hops of some edges of the graph under each sample of each encoder, (samples, edges)."""
+        ends = drawn_edges(self.graph())
+        return {name: hops_by_sample(view, *ends, propagated=self.exact_first_hop) for name, view in views.items()}
 
     def trained_keys(self, *names: str) -> list[str]:
         """The keys of stages of the trained run, for the options of what reads them; empty if there is none."""
@@ -206,7 +240,7 @@ def _ingest(run: RunContext) -> Iterator[Stage]:
     else:
         options = [asdict(config.graph), sources.stamp(config.graph) if run.workspace.world.leads else []]
         encodings = before = None
-        if run.trained is not None and "graph" in run.trained.folders:
+        if run.trained is not None and config.graph.source in ("tables", "sql"):
             before = Graph.open(run.trained.folders["graph"], verify=False)
             encodings = readers.column_encodings(before)
             options = [options, run.trained_keys("graph")]
@@ -231,6 +265,7 @@ def _ingest(run: RunContext) -> Iterator[Stage]:
 
 def _purify(run: RunContext) -> Iterator[Stage]:
     options = asdict(run.config.attributes) | asdict(run.config.purify)
+    options["similarity"] = plugins.identity("similarities", options["similarity"])
     trained, world = run.trained, run.workspace.world
 
     def make(out: Path) -> Facts:
@@ -238,10 +273,12 @@ def _purify(run: RunContext) -> Iterator[Stage]:
         if trained is None:
             made = purify.purify(graph, out, **options, world=world)
         else:
-            like = purify.open_purified(trained.folders["purified"])
+            like = purify.open_purified(trained.folders["purified"])  # what it decided; its graph is not asked for
             made = purify.purify_like(graph, out, like, attributes=options["attributes"], world=world)
-        dropped = graph.num_edges - made.graph.num_edges
-        return {"features": made.features.shape[1], "edges": made.graph.num_edges, "dropped": dropped}
+        if not run.workspace.budget.lacks(Need(run._largest_need)):
+            run.opened[out] = made
+        dropped = graph.num_edges - made.num_edges
+        return {"features": len(made.columns), "edges": made.num_edges, "dropped": dropped}
 
     decided_by = options if trained is None else [options, run.trained_keys("purified")]
     needs = lambda: [memory.purify(run.config, run.graph())]  # noqa: E731
@@ -259,7 +296,7 @@ def _label(run: RunContext) -> Iterator[Stage]:
     def make(out: Path) -> Facts:
         how, graph, world = run.choose("labels", ways()), run.purified().graph, run.workspace.world
         with kernel_threads(how.threads):
-            labels = label.label(graph, out, state_bytes=how.state_bytes, world=world, **options)
+            labels = label.label(graph, out, state_bytes=how.state_bytes, device=run.device, world=world, **options)
         return {"pairs": labels.num_pairs, "sources": labels.plan.num_sources}
 
     needs = lambda: [need for _, need in ways()]  # noqa: E731
@@ -267,7 +304,7 @@ def _label(run: RunContext) -> Iterator[Stage]:
 
 
 def _train(run: RunContext) -> Iterator[Stage]:
-    if run.exact_first_hop:
+    if run.exact_first_hop and run.device == "cpu":  # a GPU makes it in less time than it would be read
         yield from (_propagate_view(run, view) for view in run.config.score.views)
     if run.trained is None:
         yield from (_train_view(run, view) for view in run.config.score.views)
@@ -276,7 +313,7 @@ def _train(run: RunContext) -> Iterator[Stage]:
 def _propagate_view(run: RunContext, view: str) -> Stage:
     def make(out: Path) -> Facts:
         structure, x = run.structure(view), run.purified().features
-        made = propagate_shared(structure, x, out, run.workspace.world, run.device)
+        made = propagate_shared(structure, x, out, run.workspace.world)
         return {"view": view, "columns": made.shape[1]}
 
     needs = lambda: [memory.propagate(run.structure(view), run.purified().features)]  # noqa: E731
@@ -311,12 +348,14 @@ def _train_view(run: RunContext, view: str) -> Stage:
         return {"view": view, "samples": len(samples)} | last
 
     decided_by = asdict(run.recipe)
+    if decided_by["network"]["encoder"] == "gcn":  # no part of the keys of earlier runs
+        del decided_by["network"]["encoder"]
     decided_by["plan"]["settled"] = decided_by["plan"].pop("stop_correlation")  # as the keys of earlier runs call it
     return Stage(
         f"train-{view}",
         train.FORMAT,
-        [decided_by, config.seed, view],
-        ("graph", "purified", "labels", *([f"propagated-{view}"] if run.exact_first_hop else [])),
+        [decided_by, config.seed, view, propagate.FORMAT],  # whether Â X is in a folder changes no result
+        ("graph", "purified", "labels"),
         make,
         together=shares,
         group="train" if on_cpu and is_small else None,  # one core for each view
@@ -358,16 +397,16 @@ def _score(run: RunContext) -> Iterator[Stage]:
 
     needs = lambda: [need for _, need in run.score_ways()]  # noqa: E731
     trains = [f"train-{view}" for view in views]
-    inputs = [f"propagated-{view}" for view in views] if run.exact_first_hop else []
-    options = [asdict(how), config.seed, *run.trained_keys(*trains, "scores")]
-    reads = "graph", "purified", *(trains if trained is None else inputs)
+    decided_by = {name: value for name, value in asdict(how).items() if name != "evidence" or value}
+    options = [decided_by, config.seed, propagate.FORMAT, *run.trained_keys(*trains, "scores")]
+    reads = "graph", "purified", *(trains if trained is None else [])
     host_needs = needs if run.device == "cpu" else None
     yield Stage("scores", score.FORMAT, options, reads, make, together=True, needs=host_needs)
     if trained is None:
         return
 
     def compare(out: Path) -> Facts:
-        before = purify.open_purified(trained.folders["purified"])
+        before = purify.open_purified(trained.folders["purified"], Graph.open(trained.folders["graph"], verify=False))
         scores = trained.folders["scores"], run.workspace.folders["scores"]
         found = drift.compare(before, run.purified(), *scores, out)
         return {"num_moved": len(found.moved), "line": found.line()}
@@ -377,7 +416,7 @@ def _score(run: RunContext) -> Iterator[Stage]:
 
 def _report(run: RunContext) -> Iterator[Stage]:
     config, folders, trains = run.config, run.workspace.folders, run.trained is None
-    ways = lambda: memory.report(run.graph(), run.purified().features.shape[1])  # noqa: E731
+    ways = lambda: memory.report(run.graph(), len(run.purified().columns))  # noqa: E731
 
     def make(out: Path) -> Facts:
         purified, graph = run.purified(), run.graph()
@@ -392,13 +431,15 @@ def _report(run: RunContext) -> Iterator[Stage]:
             labels=folders["labels"] if trains else None,
             features=purified.record,
             drift=folders.get("drift"),
+            convergence=diagnose(run.chains({name: run.view(name) for name in config.score.views})) if trains else None,
             stages=[asdict(record) for record in run.workspace.records],
             csv=config.score.csv,
             ranks_edges=report.ranks_edges_fast(graph) and run.choose("report", ways()) == ways()[0][0],
             count_rows=None if run.given is not None else partial(sources.count_rows, config.graph, folders["graph"]),
         )
         edges = report.edge_lines(made["strange_edges"])
-        return {"rows": len(made["table"]["rank"]), "notes": made["notes"], "strange_edges": edges}
+        facts = {"rows": len(made["table"]["rank"]), "notes": made["notes"], "strange_edges": edges}
+        return facts | ({"convergence": made["convergence"]["text"]} if made["convergence"] else {})
 
     needs = lambda: [need for _, need in ways()]  # noqa: E731
     options = [report.NUM_EXPLAINED, config.score.csv, config.graph.name]

@@ -38,7 +38,8 @@ from numpy.typing import NDArray
 
 from hcm_scale.base.jit import kernel, prefetch
 from hcm_scale.base.rng import below, bits, key, mix
-from hcm_scale.model import Block, MiniBatch
+from hcm_scale.base.spmm import ModelInput, Propagated
+from hcm_scale.model import GENERATOR, Block, MiniBatch
 from hcm_scale.sampling.pairs import PairBatch
 
 FanOut = int | None
@@ -46,7 +47,6 @@ Drawn = tuple[NDArray[np.int64], tuple[Block, ...]]  # the nodes that seeds need
 _MAX_ENTRIES = 2**31 - 1
 _FIRST_MARKS = 1024
 _AHEAD = 16  # entries between prefetching a cache line and reading it
-_GENERATOR = threading.Lock()  # of torch
 
 
 def most_drawn(fan_out: FanOut, hub_cap: int | None) -> int:
@@ -167,7 +167,7 @@ class TorchSparseSampler(NeighborSampler):
         nodes = self._checked(seeds)
         blocks: list[Block] = []
         for layer in reversed(range(len(self.limits))):
-            with _GENERATOR, torch.random.fork_rng(devices=[]):
+            with GENERATOR, torch.random.fork_rng(devices=[]):
                 torch.manual_seed(key(self.seed, step, layer))
                 drawn = self._sample_adj(*self._graph, torch.from_numpy(nodes), self.limits[layer], False)
             blocks.insert(0, self._block([tensor.numpy() for tensor in drawn], nodes))
@@ -222,9 +222,7 @@ def make_sampler(backend: str, *graph: Any, **options: Any) -> NeighborSampler:
     return BACKENDS[backend](*graph, **options)
 
 
-def make_batch(
-    pairs: PairBatch, x: NDArray[np.float32], sample: NeighborSampler, *, input_gradients: bool = True
-) -> MiniBatch:
+def make_batch(pairs: PairBatch, x: ModelInput, sample: NeighborSampler, *, input_gradients: bool = True) -> MiniBatch:
     """One batch, on the CPU. Every draw is keyed by the batch's (epoch, step), so equal pairs give equal batches.
 
     Blocks carry their transposes; the first goes without where `input_gradients` is off, that is, where the model
@@ -234,8 +232,10 @@ def make_batch(
     nodes, blocks = sample(seeds, key(pairs.epoch, pairs.step))
     if len(nodes) and nodes.max() >= len(x):
         raise ValueError(f"x has {len(x)} rows; the batch needs the attributes of node {nodes.max()}")
-    rows = np.empty((len(nodes), x.shape[1]), np.float32)
-    gather(x, nodes, rows)
+    if isinstance(x, Propagated):
+        rows = x.rows(nodes)
+    else:
+        gather(x, nodes, rows := np.empty((len(nodes), x.shape[1]), np.float32))
     ends = torch.from_numpy(positions)
     return MiniBatch(
         nodes=torch.from_numpy(nodes),

@@ -92,10 +92,10 @@ class EdgeIndex:
         out[known] = at[found] - self.indptr[u[known] + 1] + self.start[u[known] + 1]
         return out
 
-    def of_node(self, v: int) -> NDArray[np.int64]:
-        """Edge numbers of v's neighbours (out-neighbours if directed), in CSR order, drawn or not."""
-        out = np.empty(self.indptr[v + 1] - self.indptr[v], np.int64)
-        row_edges(self.for_kernels, v, out)
+    def of_node(self, v: int, step: int = 1) -> NDArray[np.int64]:
+        """Edge numbers of every step-th of v's neighbours (out-neighbours if directed), in CSR order, drawn or not."""
+        out = np.empty(-(-(self.indptr[v + 1] - self.indptr[v]) // step), np.int64)
+        row_edges(self.for_kernels, v, step, out)
         return out
 
 
@@ -235,11 +235,11 @@ def ask_ahead(indptr, indices, start, v, position):
 
 
 @kernel
-def row_edges(edges, v, out):
-    """out[i] = number of the edge between v and its i-th neighbour."""
+def row_edges(edges, v, step, out):
+    """out[i] = number of the edge between v and its (step * i)-th neighbour."""
     indptr, indices, start, directed, _limit, _seed = edges
-    for i in range(indptr[v + 1] - indptr[v]):
-        out[i] = edge_number(indptr, indices, start, directed, v, indptr[v] + i)
+    for i in range(len(out)):
+        out[i] = edge_number(indptr, indices, start, directed, v, indptr[v] + step * i)
 
 
 @kernel

@@ -6,16 +6,20 @@ squared deviations are updated by Welford's rule and stored as float32; the vari
 
 Edges are listed chunk by chunk from the CSR, and each chunk is computed by one thread in the cache of its core: a
 kernel writes the inputs of the pairs, torch multiplies, a kernel does the rest. Chunks do not depend on the threads, so
-neither does any result. Memory: one embedding, 8 bytes per edge (memory maps of a folder, if one is given), and per
+neither does any result. Memory: one embedding, 8 bytes per edge (in files of a folder, if one is given), and per
 thread a chunk of width + hidden floats per edge. On a CUDA device the ends and moments of the edges stay on the device,
 16 bytes per edge (device.py).
+
+On disk (`save_hops`, `open_hops`) an edge takes 4 bytes. Its variance is a float16. Its mean, from 1 to below 256, is
+the first 16 bits of a float32 after those that all such numbers share, 3 of the exponent and 13 of the mantissa: code =
+(bits - bits of 1) / 2^10, rounded, good to 1 / 16,384 of the number; 65,535 is NaN.
 """
 
 import math
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -23,13 +27,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hcm_scale.base import files
 from hcm_scale.base.jit import kernel, prefetch
-from hcm_scale.base.names import Hop
-from hcm_scale.base.npy import create_npy
+from hcm_scale.base.names import MODEL_SIZES, Hop
+from hcm_scale.base.npy import Rule, nameless_array, open_array, save_converted
 from hcm_scale.base.threads import run_in_slices, share_parts, torch_threads
 from hcm_scale.score.edge_index import EdgeIndex, PairHead, check_finite, check_sample
 
 MEAN_FILE, VAR_FILE = "edges_mean.npy", "edges_var.npy"
+_ONE_BITS, _DROPPED_BITS, _NOT_SCORED = 0x3F800000, 10, 65_535
+_MOST_HOPS = MODEL_SIZES["num_classes"][1]
+_MEAN: Rule = (
+    lambda codes: (codes <= encoded_mean(np.array([_MOST_HOPS], np.float32))) | (codes == _NOT_SCORED),
+    f"legal are codes of hops from 1 to {_MOST_HOPS}, and {_NOT_SCORED} for none",
+)
+_VARIANCE: Rule = (lambda found: ~(found < 0), "legal are numbers of 0 or more, and NaN for none")
 CPU_CHUNK_EDGES = 1 << 14  # 64 + 64 floats per edge: 8 MB; 5 ms of one core, of which Python takes a hundredth
 CUDA_CHUNK_EDGES = 1 << 18  # 400 MB
 
@@ -39,6 +51,42 @@ class EdgeHops(NamedTuple):
 
     mean: NDArray[np.float32]
     var: NDArray[np.float32]
+
+
+def save_hops(hops: EdgeHops, folder: Path) -> None:
+    """Writes both numbers of all edges, rounded, as two files."""
+    save_converted(folder / MEAN_FILE, hops.mean, encoded_mean)
+    save_converted(folder / VAR_FILE, hops.var, lambda var: var.astype(np.float16))
+    for name in (MEAN_FILE, VAR_FILE):
+        files.sync_file(folder / name)
+
+
+def open_hops(folder: Path, num_edges: int | None, room: Callable[..., NDArray[Any]] = np.empty) -> EdgeHops:
+    """What such files hold, of so many edges, in arrays made by room(shape, dtype); FolderError where they differ."""
+    codes = open_array(folder / MEAN_FILE, np.uint16, (num_edges,), legal=_MEAN)
+    spread = open_array(folder / VAR_FILE, np.float16, codes.shape, legal=_VARIANCE)
+    mean, var = (room(codes.shape, np.float32) for _ in range(2))
+    run_in_slices(len(codes), lambda part: np.copyto(mean[part], decoded_mean(codes[part])))
+    run_in_slices(len(codes), lambda part: np.copyto(var[part], spread[part]))
+    return EdgeHops(mean, var)
+
+
+def encoded_mean(mean: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """The codes of hops from 1 to below 256, and of NaN.
+
+    >>> encoded_mean(np.array([1.0, 1.5, np.nan], np.float32)).tolist()
+    [0, 4096, 65535]
+    """
+    bits = np.ascontiguousarray(mean, np.float32).view(np.int32)
+    half = 1 << (_DROPPED_BITS - 1)
+    codes = np.clip((bits - (_ONE_BITS - half)) >> _DROPPED_BITS, 0, _NOT_SCORED - 1)
+    return np.where(np.isnan(mean), _NOT_SCORED, codes).astype(np.uint16)
+
+
+def decoded_mean(codes: NDArray[np.uint16]) -> NDArray[np.float32]:
+    mean = ((codes.astype(np.int32) << _DROPPED_BITS) + _ONE_BITS).view(np.float32)
+    mean[codes == _NOT_SCORED] = np.nan
+    return mean
 
 
 OnSample = Callable[[int, EdgeHops], object]
@@ -60,7 +108,7 @@ def predict_edges(
     """Mean and variance of the predicted hop of every scored edge over the samples, an iterable of (z, head).
 
     `samples` is consumed once, lazily, and each z is no longer used when the next is requested: all may share one
-    buffer. With `folder` the result is a pair of .npy memory maps in it, else it is held in memory. `chunk_edges`
+    buffer. With `folder` the result is in two files without names there, else it is held in memory. `chunk_edges`
     (16,384 on a CPU, 262,144 on CUDA) changes speed and memory only. `precision="bfloat16"` is for CUDA devices and
     accurate to 1e-2; "auto" is float32 elsewhere. `on_edges` is called during the work with the number of edges
     predicted under one sample since the last call. `on_sample` is called with the number of samples so far and the
@@ -100,10 +148,11 @@ def predict_edges(
 
 
 def new_moments(num_edges: int, folder: Path | None) -> EdgeHops:
-    """Two uninitialised numbers per edge, in memory or as memory maps of files in a folder."""
+    """Two uninitialised numbers per edge, in memory or in files without names in a folder."""
     if folder is None or not num_edges:  # an empty file cannot be mapped
         return EdgeHops(np.empty(num_edges, np.float32), np.empty(num_edges, np.float32))
-    return EdgeHops(*(create_npy(folder / name, np.float32, (num_edges,)) for name in (MEAN_FILE, VAR_FILE)))
+    mean, var = (nameless_array(num_edges, np.float32, folder) for _ in range(2))
+    return EdgeHops(mean, var)
 
 
 @torch.no_grad()

@@ -46,13 +46,15 @@ place of equal numbers), from which ranks and quantiles follow. A graph scored b
 nodes were among those of that one (`like`), so that the same node in the same surroundings has the same score; places
 are always those within the graph itself. Memory: 4 bytes per node and kind and 41 per node beside the score.
 
+Kinds of plug-ins (`OwnKind`, docs/plugins.md) come after these, say something about every node, and weigh 1.
+
 Types. Nodes of several types (users and shops) are weighed type by type, with gains, places and weights of their own,
 and the scores stand in one list (`join_groups`). A type of under 200 nodes shows no bulk: such types are compared
 together, or where they are under 200 in all, with the largest type (`type_groups`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,6 +94,14 @@ Values = NDArray[np.float64]
 Groups = Mapping[str | None, int]  # by type: which types are compared together; None: nodes of no type, or another
 
 
+class OwnKind(NamedTuple):
+    """A kind of evidence of a plug-in: numbers (n,), larger is stranger; a sentence for explanations; its identity."""
+
+    values: Values
+    words: str
+    identity: str
+
+
 class Gained(NamedTuple):
     """Gains of some nodes, plain, softened, and by the lower tail; None where the kind has none."""
 
@@ -129,7 +139,7 @@ class WeightedEvidence(NamedTuple):
 
     score: Values
     places: Places
-    halves: NDArray[np.uint8]
+    halves: NDArray[Any]
     sums: Sums
     alike: Values
 
@@ -175,7 +185,8 @@ def weigh_evidence(own: KindNumbers, like: KindNumbers | None = None) -> Weighte
     [[2, 1, 2]]
     """
     num_nodes, num_telling, alone = len(own.has_neighbors), 0, None
-    score, alike, total, halves = *(np.zeros(num_nodes) for _ in range(3)), np.zeros(num_nodes, np.uint8)
+    bits = np.uint8 if len(own.of_kind) <= 8 else np.uint32
+    score, alike, total, halves = *(np.zeros(num_nodes) for _ in range(3)), np.zeros(num_nodes, bits)
     usual = None if like is None else np.zeros(len(like.has_neighbors))
     places = np.empty((len(own.of_kind), num_nodes), place_type(num_nodes))
     for row, (kind, values) in enumerate(own.of_kind.items()):
@@ -225,7 +236,7 @@ def nodes_by_group(types: NodeTypes, groups: Groups) -> list[NDArray[np.int64]]:
 
 def join_groups(num_nodes: int, parts: Sequence[tuple[NDArray[np.int64], WeightedEvidence]]) -> WeightedEvidence:
     """The evidence of all nodes, from that of each group: the group's nodes, and their evidence within it."""
-    score, alike, halves = np.zeros(num_nodes), np.zeros(num_nodes), np.zeros(num_nodes, np.uint8)
+    score, alike, halves = np.zeros(num_nodes), np.zeros(num_nodes), np.zeros(num_nodes, parts[0][1].halves.dtype)
     places = np.empty((len(parts[0][1].places), num_nodes), place_type(num_nodes))
     for nodes, part in parts:
         score[nodes], halves[nodes], places[:, nodes], alike[nodes] = part.score, part.halves, part.places, part.alike
@@ -254,9 +265,9 @@ def _add(gains_of: GainsOf, weight: float, *sums: Values) -> None:
     run_in_slices(len(sums[0]), add)
 
 
-def _halve(double: Places, halves: NDArray[np.uint8], row: int) -> None:
+def _halve(double: Places, halves: NDArray[Any], row: int) -> None:
     def halve(part: slice) -> None:
-        halves[part] |= (double[part] & 1).astype(np.uint8) << row
+        halves[part] |= (double[part] & 1).astype(halves.dtype) << row
         double[part] >>= 1
 
     run_in_slices(len(double), halve)
@@ -267,8 +278,10 @@ def faint_kinds(trust: float) -> tuple[str, ...]:
     return ("closure",) if trust < _LEAST_TRUST else ()
 
 
-def strongest(places: Places, has_neighbors: NDArray[np.bool_], faint: Sequence[str] = ()) -> NDArray[np.int8]:
-    """Which of KINDS says most about every node, (n,), from the places by each, (kinds, n); of equals the first.
+def strongest(
+    places: Places, has_neighbors: NDArray[np.bool_], faint: Sequence[str] = (), kinds: Sequence[str] = tuple(KINDS)
+) -> NDArray[np.int8]:
+    """Which of the kinds says most about every node, (n,), from the places by each, (kinds, n); of equals the first.
 
     It is the kind whose place is the smallest share of the nodes that the kind ranks: all, or those with neighbours.
     For a node without neighbours it is `attributes`. Kinds that are `faint` are not named.
@@ -277,8 +290,8 @@ def strongest(places: Places, has_neighbors: NDArray[np.bool_], faint: Sequence[
     [0, 1]
     """
     best, num_scored = np.empty(len(has_neighbors), np.int8), int(np.count_nonzero(has_neighbors))
-    num_ranked = np.maximum([num_scored if kind in OF_NEIGHBORS else len(has_neighbors) for kind in KINDS], 1.0)
-    num_ranked[[kind in faint for kind in KINDS]] = 1e-9  # no share of other kinds is as large
+    num_ranked = np.maximum([num_scored if kind in OF_NEIGHBORS else len(has_neighbors) for kind in kinds], 1.0)
+    num_ranked[[kind in faint for kind in kinds]] = 1e-9  # no share of other kinds is as large
 
     def fill(part: slice) -> None:
         strongest = np.argmin((places[:, part] - 0.5) / num_ranked[:, None], axis=0)

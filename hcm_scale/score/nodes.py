@@ -20,8 +20,9 @@ maxima and ranks then take the place of this one's. Nodes of several types are r
 (evidence.py). Memory: thirteen numbers per node, six of 4 bytes and one of a byte.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,7 +38,7 @@ from hcm_scale.score.closure import Cut, both_ways, closure, cohesion, far_cut
 from hcm_scale.score.context import context, surprise_of_bins
 from hcm_scale.score.edge_index import MAX_HASH, EdgeIndex, average_rows
 from hcm_scale.score.edges import EdgeHops
-from hcm_scale.score.evidence import KINDS, KindNumbers, WeightedEvidence, surprise_gains, weigh_evidence
+from hcm_scale.score.evidence import KINDS, KindNumbers, OwnKind, WeightedEvidence, surprise_gains, weigh_evidence
 from hcm_scale.score.metrics import top_overlap
 from hcm_scale.score.residual import fit, residual
 from hcm_scale.score.threshold import Verdict, judge
@@ -76,6 +77,7 @@ class NodeScores:
     trust: float = 1.0
     types: NodeTypes | None = None
     groups: evidence.Groups | None = None
+    own: Mapping[str, OwnKind] = field(default_factory=dict)  # kinds of evidence of plug-ins, by name
 
     def of_groups(self) -> list[NDArray[np.int64]]:
         """The nodes of each group of types, where there are several groups."""
@@ -109,6 +111,7 @@ class AttributeScores(NamedTuple):
     residual: Values
     cohesion: Values
     trust: float = 1.0
+    own: Mapping[str, OwnKind] = MappingProxyType({})
 
 
 def score_nodes(
@@ -246,6 +249,7 @@ def _weigh(scores: NodeScores, like: NodeScores | None) -> WeightedEvidence:
 def _numbers(scores: NodeScores, nodes: Any = _ALL) -> KindNumbers:
     """The number of every kind of evidence, of all nodes or of some."""
     of_kind = {kind: getattr(scores, column)[nodes] for kind, column in KINDS.items()}
+    of_kind |= {kind: own.values[nodes] for kind, own in scores.own.items()}
     return KindNumbers(of_kind, scores.has_neighbors[nodes], mean_degree(scores.degree[nodes]), scores.trust)
 
 

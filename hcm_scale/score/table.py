@@ -25,13 +25,14 @@
 | y, kind      | u8             | where known: 1 = anomaly; 0 normal, 1 structural, 2 attribute                  |
 
 `evidence`, the six ranks by kind (hop_rank, closure_rank, context_rank, context_closure_rank, attributes_rank,
-cohesion_rank), `alike` and its rank are present where the evidence has been added up, `p` and `flagged` where it has
-been judged. Nodes that a kind cannot tell apart, such as those without neighbours, have its middle rank. The schema's
-metadata name the score that ranks (`rank_by`), the false-discovery rate (`fdr`), which types of nodes are compared
-together (`groups`), as ranks by kind are those within a group, and kinds that weigh next to nothing (`faint`). Pages
-carry checksums, the file appears whole or not at all, and equal scores give equal bytes. A table of a hundred million
-nodes takes 16 GB, more where ids are text: threads write it a row group each, and readers that cannot hold it use
-`RankedFile`.
+cohesion_rank), those of plug-ins, `alike` and its rank are present where the evidence has been added up, `p` and
+`flagged` where it has been judged. Nodes that a kind cannot tell apart, such as those without neighbours, have its
+middle rank. The schema's metadata name the score that ranks (`rank_by`), the false-discovery rate (`fdr`), which types
+of nodes are compared together (`groups`), as ranks by kind are those within a group, kinds that weigh next to nothing
+(`faint`), and words and identities of kinds that are plug-ins (`own`), each of which has a column of its number under
+its own name. Pages carry checksums, the file appears whole or not at all, and equal scores give equal bytes. A table of
+a hundred million nodes takes 16 GB, more where ids are text: threads write it a row group each, and readers that cannot
+hold it use `RankedFile`.
 """
 
 import json
@@ -91,6 +92,30 @@ def has_kinds(table: Any) -> bool:
     return "evidence" in table.column_names
 
 
+def own_kinds(table: Any) -> dict[str, dict[str, str]]:
+    """`words` and `identity` of every kind of evidence that is a plug-in's, by name."""
+    found: dict[str, dict[str, str]] = json.loads((table.schema.metadata or {}).get(b"own", b"{}"))
+    return found
+
+
+def kinds_of(table: Any) -> dict[str, str]:
+    """By kind of evidence, the column of the number behind it; that of a plug-in has the name of the kind."""
+    return evidence.KINDS | {kind: kind for kind in own_kinds(table)}
+
+
+def own_ranks(columns: Iterable[str]) -> list[str]:
+    """Those of the columns that are ranks by a kind of a plug-in."""
+    known = (*KIND_RANKS, ALIKE_RANK, "taught_rank")
+    return [name for name in columns if name.endswith("_rank") and name not in known]
+
+
+def check_kind_name(name: str) -> None:
+    """Raises ValueError for a name that a kind of a plug-in cannot have, as its columns would be others'."""
+    taken = {"id", *_KNOWN, *_WORDS, *evidence.KINDS, *evidence.KINDS.values()}
+    if {name, kind_rank(name)} & taken or name.endswith("_rank") or not name.isidentifier():
+        raise ValueError(f"score.evidence={name} is no name for a kind of evidence: the ranked table uses it otherwise")
+
+
 def ranked_by(table: Any) -> str:
     """Name of the score that ranks the table; `ahp` where the metadata do not say."""
     name: str = (table.schema.metadata or {}).get(b"rank_by", b"ahp").decode(errors="replace")
@@ -138,9 +163,10 @@ def row_groups(
         raise ValueError(f"{np.count_nonzero(np.isnan(score))} of {len(score)} scores are NaN and cannot be ranked")
     order = ranking(score)
     columns: dict[str, Any] = {name: getattr(scores, name) for name in NUMBERS}
+    columns |= {kind: own.values for kind, own in scores.own.items()}
     if scores.places is not None:
         columns |= {"evidence": _strongest(scores)}
-        columns |= dict(zip(KIND_RANKS, scores.places, strict=True))
+        columns |= dict(zip([*KIND_RANKS, *map(kind_rank, scores.own)], scores.places, strict=True))
     if scores.places is not None and scores.alike is not None:
         columns |= {"alike": scores.alike, ALIKE_RANK: double_places(scores.alike) >> 1}
     columns |= {} if verdict is None else {"p": verdict.p, "flagged": verdict.flagged}
@@ -151,6 +177,8 @@ def row_groups(
     metadata |= {} if scores.groups is None else {"groups": json.dumps([*scores.groups.items()])}
     faint = evidence.faint_kinds(scores.trust) if scores.places is not None else ()
     metadata |= {"faint": ",".join(faint)} if faint else {}
+    about = {kind: {"words": own.words, "identity": own.identity} for kind, own in scores.own.items()}
+    metadata |= {"own": json.dumps(about)} if about else {}
     size = size or group_rows(len(order))
     starts = range(0, len(order) or 1, size)
     return [partial(_rows, graph, scores.types, columns, order, slice(at, at + size), metadata) for at in starts]
@@ -159,12 +187,12 @@ def row_groups(
 def _strongest(scores: NodeScores) -> NDArray[np.int8]:
     """The kind that says most about every node, of ranks within groups of types where there are any."""
     assert scores.places is not None
-    faint = evidence.faint_kinds(scores.trust)
+    names = evidence.faint_kinds(scores.trust), [*evidence.KINDS, *scores.own]
     if not (groups := scores.of_groups()):
-        return evidence.strongest(scores.places, scores.has_neighbors, faint)
+        return evidence.strongest(scores.places, scores.has_neighbors, *names)
     out = np.empty(len(scores.degree), np.int8)
     for nodes in groups:
-        out[nodes] = evidence.strongest(scores.places[:, nodes], scores.has_neighbors[nodes], faint)
+        out[nodes] = evidence.strongest(scores.places[:, nodes], scores.has_neighbors[nodes], *names)
     return out
 
 
@@ -188,7 +216,7 @@ def _rows(
     """The rows of the nodes at these places of the ranking; the column given as None is the rank itself."""
     nodes = order[places]
     ranks = np.arange(places.start + 1, places.start + len(nodes) + 1)
-    names = pa.array(list(evidence.KINDS))
+    names = pa.array([*evidence.KINDS, *json.loads(metadata.get("own", "{}"))])
     encode: dict[str, Callable[..., pa.Array]] = {
         "flags": _flag_text,
         "type": types.encode if types else pa.array,
@@ -259,14 +287,21 @@ def _check_schema(schema: pa.Schema) -> None:
     """ValueError where columns or metadata are none of a ranked table's."""
     if "id" not in schema.names or len({*schema.names}) != len(schema.names):
         raise ValueError("its columns, id among them, are not each there once")
+    own = json.loads((schema.metadata or {}).get(b"own", b"{}"))
+    for name, about in own.items():
+        check_kind_name(name)
+        files.check_types(Path(FILE), about, {"words": str, "identity": str})
+        if not {name, kind_rank(name)} <= {*schema.names}:
+            raise ValueError(f"it has no columns of its kind of evidence {name:.60}")
+    known = _KNOWN | {kind_rank(name): pa.int32() for name in own}
     for name, kind in zip(schema.names, schema.types, strict=True):
         is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
         if name in _WORDS:
             is_legal = is_text or (pa.types.is_dictionary(kind) and pa.types.is_string(kind.value_type))
         else:
-            is_legal = is_text or kind == pa.int64() if name == "id" else _KNOWN.get(name, pa.float64()) == kind
+            is_legal = is_text or kind == pa.int64() if name == "id" else known.get(name, pa.float64()) == kind
         if not is_legal:
-            raise ValueError(f"its column {name:.60} is {kind}, not {_KNOWN.get(name, 'one that it may have')}")
+            raise ValueError(f"its column {name:.60} is {kind}, not {known.get(name, 'one that it may have')}")
     metadata = schema.metadata or {}
     if not 0.0 <= float(metadata.get(b"fdr", 0.0)) <= 1.0:
         raise ValueError(f"its false-discovery rate is {metadata[b'fdr']!r}")
@@ -285,8 +320,8 @@ def _checked(rows: Any, num_rows: int) -> Any:
         for part in parts if not pa.types.is_primitive(column.type) else ():
             part.validate(full=True)
             words = part.dictionary.to_pylist() if pa.types.is_dictionary(part.type) else []
-            if name == "evidence" and not {*words} <= {*evidence.KINDS}:
-                raise ValueError(f"its column {name} holds {words!r:.60}; legal are {', '.join(evidence.KINDS)}")
+            if name == "evidence" and not {*words} <= {*kinds_of(rows)}:
+                raise ValueError(f"its column {name} holds {words!r:.60}; legal are {', '.join(kinds_of(rows))}")
         low, high = _RANGES.get(name, (1, num_rows) if name.endswith("rank") else (None, None))
         if low is not None and len(column):
             least, most = pc.min_max(column).as_py().values()
@@ -385,11 +420,11 @@ def node_scores(table: pa.Table) -> NodeScores:
         out[node] = values
         return out
 
-    left_out = {"flags", "places", "types", "groups", "trust"} | {"alike"} - {*table.column_names}
+    left_out = {"flags", "places", "types", "groups", "trust", "own"} | {"alike"} - {*table.column_names}
     names = [entry.name for entry in fields(NodeScores) if entry.name not in left_out]
     numbers: dict[str, Any] = {name: in_order(table[name].to_numpy()) for name in names}
     places = (
-        np.stack([in_order(table[name].to_numpy()) for name in KIND_RANKS])
+        np.stack([in_order(table[name].to_numpy()) for name in map(kind_rank, kinds_of(table))])
         if KIND_RANKS[0] in table.column_names
         else None
     )
@@ -399,4 +434,7 @@ def node_scores(table: pa.Table) -> NodeScores:
     ]
     numbers["flags"] = in_order(np.array(bits, np.uint8)[flags.indices.to_numpy()])
     types = NodeTypes.of(table["type"].take(pa.array(np.argsort(node)))) if "type" in table.column_names else None
-    return NodeScores(**numbers, places=places, types=types, groups=compared_types(table))
+    own = {
+        kind: evidence.OwnKind(in_order(table[kind].to_numpy()), **about) for kind, about in own_kinds(table).items()
+    }
+    return NodeScores(**numbers, places=places, types=types, groups=compared_types(table), own=own)

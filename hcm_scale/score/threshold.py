@@ -61,12 +61,11 @@ def _p_values(sums: Sums) -> Values:
         for nodes, part in sums.parts:
             p[nodes] = _p_values(part)
         return p
-    p = _p_among_like(sums)
-    if sums.alone is not None:
-        either = np.exp(-sums.alone)
-        np.minimum(p, either, out=p)
-        np.minimum(2.0 * p, 1.0, out=p)
-        np.maximum(p, LEAST_P, out=p)
+    p, alone = _p_among_like(sums), sums.alone
+    if alone is not None:
+        run_in_slices(
+            len(p), lambda part: np.clip(2.0 * np.minimum(p[part], np.exp(-alone[part])), LEAST_P, 1.0, out=p[part])
+        )
     return p
 
 

@@ -39,10 +39,8 @@ from hcm_scale.report import sections
 from hcm_scale.report.card import card, num_rings
 from hcm_scale.report.edges import StrangeEdges
 from hcm_scale.report.evidence import Evidence
-from hcm_scale.report.explain import explain
 from hcm_scale.report.page import PAGE_ROWS, policy, templates
-from hcm_scale.report.reasons import KIND_TITLES
-from hcm_scale.report.wording import TERMS, all_reasons
+from hcm_scale.report.wording import TERMS, reasons_of
 from hcm_scale.report.write import stream_csv
 from hcm_scale.review import teach, verdicts
 from hcm_scale.run import pipeline
@@ -129,7 +127,7 @@ class Views:
         taken = self.ranked.take(rows, self.read)
         shown = sections.ranking_values(taken, self.scores)
         with self._lock:
-            shown["reason"] = [all_reasons(explain(self._evidence, node)) for node in taken["node"].to_pylist()]
+            shown["reason"] = reasons_of(self._evidence, taken["node"].to_pylist())
         shown["id"] = [str(value) for value in shown["id"]]  # a script would round large numbers
         shown |= self._verdicts_on(taken["id"]) | ({_TAUGHT["key"]: taught[1][rows].tolist()} if taught else {})
         by_row = [dict(zip(shown, row, strict=True)) for row in zip(*shown.values(), strict=True)]
@@ -139,10 +137,8 @@ class Views:
     def filter(self, asked: dict[str, str]) -> Filter:
         """The filter that a query asks for."""
         kind, flagged = asked.get("kind", ""), asked.get("flagged") == "true"
-        if kind and (kind not in KIND_TITLES or not self.has_kinds):
-            raise ValueError(
-                f"kind={kind} is not legal; legal are {', '.join(KIND_TITLES)}, where kinds are kept apart"
-            )
+        if kind and (kind not in (legal := table.kinds_of(self.ranked)) or not self.has_kinds):
+            raise ValueError(f"kind={kind} is not legal; legal are {', '.join(legal)}, where kinds are kept apart")
         if flagged and "flagged" not in self.ranked.column_names:
             raise ValueError("flagged=true is not legal: nobody judged who stands out in this run")
         if (node_type := asked.get("type", "")) and node_type not in self.types:

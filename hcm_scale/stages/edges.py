@@ -37,6 +37,7 @@ from torch import Tensor
 from hcm_scale.base import files
 from hcm_scale.base.console import Progress
 from hcm_scale.base.npy import open_npy, save_npy
+from hcm_scale.base.spmm import ModelInput
 from hcm_scale.base.threads import run_in_slices
 from hcm_scale.graph import Graph
 from hcm_scale.model import HopModel
@@ -47,8 +48,6 @@ from hcm_scale.score.edge_index import EdgeIndex, PairHead
 from hcm_scale.score.edges import (
     CPU_CHUNK_EDGES,
     CUDA_CHUNK_EDGES,
-    MEAN_FILE,
-    VAR_FILE,
     EdgeHops,
     Hop,
     new_moments,
@@ -63,7 +62,7 @@ class View(NamedTuple):
     """One encoder: the graph it runs on, its (n, q) input, Â X or X, and the samples of its parameters."""
 
     structure: Graph
-    x: NDArray[np.float32]
+    x: ModelInput
     samples: Samples
 
 
@@ -151,8 +150,7 @@ def has_room(views: Sequence[View], device: str, propagated: bool, world: World)
     for structure, _, samples in views:
         net = HopModel(**samples.model)
         columns = device_columns(net, structure, device, propagated=propagated)
-        width = int(net.encoder[-1].weight.shape[1])
-        num_lacking += columns is not None and not fits_device(structure, columns, width, device)
+        num_lacking += columns is not None and not fits_device(structure, columns, net.width, device)
     return world.sum(torch.tensor([float(num_lacking)], device=device)).item() == 0
 
 
@@ -175,7 +173,7 @@ def predict_views(
     ) as progress:
         for view, sharing in zip(views, sharings, strict=True):
             begun = sharing.begin(edges.num_edges)
-            progress.update(begun * (last - first))
+            progress.skip(begun * (last - first))
             embedded = embed_samples(
                 view.samples.model,
                 islice(view.samples, begun, None),
@@ -214,7 +212,7 @@ def _average(parts: Sequence[NDArray[np.float32]], out: NDArray[np.float32], whi
 def predict_shared(
     edges: EdgeIndex, samples: Iterable[tuple[Tensor, PairHead]], sharing: Sharing, *, begun: int, **options: Any
 ) -> EdgeHops | None:
-    """Mean and variance of every edge on rank 0, mapped in the folder where `on_disk` or shared; None on the others.
+    """Mean and variance of every edge on rank 0, in files where `on_disk` or shared; None on the others.
 
     `samples` are those after the first `begun`, the number that `Sharing.begin` gave. `options` are those of
     `predict_edges`.
@@ -263,7 +261,7 @@ def _predict_own(
 
 
 def _join(sharing: Sharing, num_edges: int) -> EdgeHops:
-    """The ranges of all ranks in edge order, as memory maps of files in the folder."""
+    """The ranges of all ranks in edge order, in files of the folder."""
     mean, var = new_moments(num_edges, sharing.folder)
     for rank in range(sharing.world.size):
         first, last = sharing.edge_range(num_edges, rank)
@@ -272,16 +270,6 @@ def _join(sharing: Sharing, num_edges: int) -> EdgeHops:
             mean[first:last] = moments.mean
             np.divide(moments.var, sharing.num_samples, out=var[first:last])
     return EdgeHops(mean, var)
-
-
-def save_hops(hops: EdgeHops, folder: Path) -> None:
-    """Writes mean and variance as two files; of arrays mapped from those files, what is still in memory."""
-    for name, values in ((MEAN_FILE, hops.mean), (VAR_FILE, hops.var)):
-        if isinstance(values, np.memmap) and (folder / name).exists():
-            values.flush()
-        else:
-            save_npy(folder / name, values)
-        files.sync_file(folder / name)
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,6 +29,7 @@ from torch import Tensor
 
 from hcm_scale.base.device import copy_to_device, free_bytes
 from hcm_scale.base.npy import create_file
+from hcm_scale.base.spmm import ModelInput
 from hcm_scale.graph import Graph
 from hcm_scale.model import CHUNK_ROWS, HopModel, Layers, embed_graph
 from hcm_scale.ranks.world import ALONE, World
@@ -49,7 +50,7 @@ def device_columns(model: HopModel, structure: Graph, device: torch.device | str
     return fused_columns(num_attributes, width, torch.device(device))
 
 
-def graph_on_device(structure: Graph, x: NDArray[np.float32], columns: int, width: int, device: str) -> DeviceGraph:
+def graph_on_device(structure: Graph, x: ModelInput, columns: int, width: int, device: str) -> DeviceGraph:
     """The graph on the device; without the neighbours if they do not fit beside its embedding."""
     beside = 4 * width * (structure.num_nodes + min(DEVICE_CHUNK_ROWS, structure.num_nodes)) + _WORK_BYTES
     fits = graph_bytes(structure.num_nodes, structure.indices, columns) + beside <= free_bytes(device)
@@ -95,7 +96,7 @@ def embed_samples(
     model: Mapping[str, Any],
     samples: Iterable[Mapping[str, Tensor]],
     structure: Graph,
-    x: NDArray[np.float32],
+    x: ModelInput,
     *,
     propagated: bool,
     chunk_rows: int = CHUNK_ROWS,
@@ -111,18 +112,18 @@ def embed_samples(
     net = HopModel(**model).to(device)
     columns = device_columns(net, structure, device, propagated=propagated)
     if columns is not None:
-        width = net.encoder[-1].weight.shape[1]
+        width = net.width
         held = graph_on_device(structure, x, columns, width, device)
         room = torch.empty(held.num_nodes, width, device=device)
         for sample in samples:
             net.load_state_dict(dict(sample))
             yield embed_all(net, held, room, structure.indices), PairHead.of(sample)
         return
-    layers = None
+    layers, x = None, np.asarray(x)
     if torch.device(device).type == "cpu":
-        layers = TwoLayers((structure.num_nodes, int(net.encoder[-1].weight.shape[1])), folder, world)
+        layers = TwoLayers((structure.num_nodes, net.width), folder, world)
     for sample in samples:
-        net.load_state_dict(dict(sample))
+        net.load_state_dict(dict(sample), strict=net.is_gcn)  # others may have buffers, which are no part of it
         z = embed_graph(
             net,
             structure.indptr,

@@ -76,7 +76,9 @@ def make_default(seed: int) -> Reader:
     return lambda out: synthetic.default(seed).save(out)
 
 
-def make_synthetic(family: str, *, num_nodes: int, edges_per_node: int, num_attributes: int, seed: int) -> Reader:
+def make_synthetic(
+    family: str, *, num_nodes: int, edges_per_node: int, num_attributes: int, attributes_dtype: str, seed: int
+) -> Reader:
     """A reader that makes a seeded graph; R-MAT rounds the nodes up to a power of two, a grid to a square."""
     scale, side = max(1, math.ceil(math.log2(num_nodes))), math.ceil(math.sqrt(num_nodes))
     make = {
@@ -84,4 +86,4 @@ def make_synthetic(family: str, *, num_nodes: int, edges_per_node: int, num_attr
         "rmat": partial(synthetic.rmat, scale, edge_factor=edges_per_node),
         "grid": partial(synthetic.grid, side, side),
     }[family]
-    return lambda out: make(num_attributes=num_attributes, seed=seed).save(out)
+    return lambda out: make(num_attributes=num_attributes, seed=seed, dtype=attributes_dtype).save(out)

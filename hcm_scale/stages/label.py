@@ -42,12 +42,14 @@ def label(
     shard_pairs: int,
     row_group_rows: int,
     state_bytes: int = STATE_BYTES,
+    device: str = "cpu",
     world: World = ALONE,
 ) -> Labels:
     """The labelled pairs of `graph`, the purified one, in the folder `out`.
 
     `out` is empty, or holds what an earlier call with the same arguments left. Every rank calls this, and all raise
-    what one raises. `state_bytes` bounds the memory of a thread's searches and does not change the result.
+    what one raises. `state_bytes` bounds the memory of a thread's searches; neither it nor the device changes the
+    result.
     """
     sources = choose_sources(graph.indptr, num_sources=num_sources, seed=seed)
     if len(sources) == 0:
@@ -78,6 +80,7 @@ def label(
             directed=graph.directed,
             sources_per_block=plan.sources_per_shard,
             state_bytes=state_bytes,
+            device=device,
         )
         _write_shards(search, out, plan, range(*world.share(plan.num_shards)))
         world.barrier()
@@ -96,20 +99,22 @@ def _write_shards(search: Callable[..., Iterator[HopBlock]], out: Path, plan: La
     """Makes the shards of this rank, `own`, that are not finished yet; `search` has all arguments but the range."""
     finished = {index: shard for index in own if (shard := folder.read_finished_shard(out, plan, index)) is not None}
     num_pairs = sum(shard.num_rows for shard in finished.values())
-    ranges = [plan.source_range(index) for index in own]
+    ranges, runs = [plan.source_range(index) for index in own], _runs([i for i in own if i not in finished])
     with (
         Progress(sum(last - first for first, last in ranges), "source", "label") as progress,
         ThreadPoolExecutor(num_writers(), "shard-writer") as writer,
     ):
-        progress.update(sum(shard.last - shard.first for shard in finished.values()))
+        progress.skip(sum(shard.last - shard.first for shard in finished.values()))
         pending: deque[Future[Shard]] = deque()
-        for run in _runs([index for index in own if index not in finished]):
-            blocks = search(first=plan.source_range(run[0])[0], last=plan.source_range(run[-1])[1])
+        for run in runs:
+            first, last = plan.source_range(run[0])[0], plan.source_range(run[-1])[1]
+            blocks = search(first=first, last=last, on_sources=progress.update)  # renames the nodes
+            if run is runs[0]:
+                progress.begin()
             for index, block in zip(run, blocks, strict=True):
                 if len(pending) == num_writers():
                     num_pairs += pending.popleft().result().num_rows
                 pending.append(writer.submit(write_shard, out, plan, index, block.u, block.v, block.hop, block.counts))
-                progress.update(block.last - block.first)
                 progress.set_postfix(pairs=num_pairs)
         num_pairs += sum(written.result().num_rows for written in pending)
         progress.set_postfix(pairs=num_pairs)

@@ -1,7 +1,7 @@
 """The report stage: the folders of earlier stages joined into report.json and report.html; the summary in the terminal;
 `explain` and `show`, which answer in numbers and as a piece of HTML.
 
-Reads the scores folder (scores.parquet, edges_mean.npy, edges_var.npy; the last two as memory maps), and if they are
+Reads the scores folder (scores.parquet, edges_mean.npy, edges_var.npy), and if they are
 given the training's metrics.jsonl and the labels folder's manifest; without them the page leaves their sections out.
 """
 
@@ -11,6 +11,7 @@ import platform
 import shlex
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,8 @@ from numpy.typing import NDArray
 import hcm_scale
 from hcm_scale import shards
 from hcm_scale.base import files
-from hcm_scale.base.names import MODEL_SIZES
-from hcm_scale.base.npy import Rule, open_array
+from hcm_scale.base.memory import Budget
+from hcm_scale.base.npy import new_array
 from hcm_scale.base.threads import num_cores
 from hcm_scale.features.purify import attribute_signal, attribute_trust
 from hcm_scale.graph import Graph
@@ -34,20 +35,18 @@ from hcm_scale.report.evidence import Evidence
 from hcm_scale.report.explain import Explanation, label_of
 from hcm_scale.report.explain import explain as explain_node
 from hcm_scale.report.groups import FIRST, groups, num_first
-from hcm_scale.report.reasons import KIND_TITLES, first_by_kind, kind_shares, kind_title
+from hcm_scale.report.reasons import first_by_kind, kind_shares, kind_title
 from hcm_scale.report.wording import clip, found_text, group_text, p_text, score_title
 from hcm_scale.report.write import FORMAT, notebook_html, write_report
 from hcm_scale.score import table
-from hcm_scale.score.edges import MEAN_FILE, VAR_FILE
-from hcm_scale.score.table import FILE, RankedFile, kind_rank, ranked_by, read_scores
+from hcm_scale.score.edges import open_hops
+from hcm_scale.score.table import FILE, RankedFile, kind_rank, kinds_of, ranked_by, read_scores
 from hcm_scale.stages.drift import read_drift
 from hcm_scale.stages.score import FORMAT as SCORES_FORMAT
 from hcm_scale.stages.score import KIND, open_scores
 
 __all__ = ["FORMAT", "explain", "report", "show", "summary"]
 _TOP = 10
-_MOST_HOPS = MODEL_SIZES["num_classes"][1] ** 2  # a variance too is below
-_HOPS: Rule = (lambda hops: ~((hops < 0) | (hops > _MOST_HOPS)), f"legal are 0 to {_MOST_HOPS}, and NaN for none")
 _COLUMNS = ("id", "node", "rank", "evidence", "degree", "p", "flagged", "y", "kind")
 NUM_EXPLAINED = 10  # nodes, first of the ranking; `explain` and `serve` explain all others
 _HEAD = 5  # of each kind of evidence
@@ -69,6 +68,7 @@ def report(
     labels: Path | str | None = None,
     features: Mapping[str, Any] | None = None,
     drift: Path | None = None,
+    convergence: Mapping[str, Any] | None = None,
     stages: Sequence[Mapping[str, Any]] = (),
     csv: bool = False,
     ranks_edges: bool = True,
@@ -78,7 +78,8 @@ def report(
 
     `graph` is the graph with the user's own attributes, `scores` the folder of the score stage, `x` the features. `run`
     says what ran (name, seed, command); samples, version, date and hardware are filled in. `features` is the record
-    of the purify stage, `drift` the folder of that stage; `ranks_edges` and `count_rows` are those of `write_report`.
+    of the purify stage, `drift` the folder of that stage, `convergence` what `stages.convergence.diagnose` returns;
+    `ranks_edges` and `count_rows` are those of `write_report`.
     """
     edge_mean, edge_var = edge_hops(Path(scores), graph)
     found = found_by(Path(scores))
@@ -109,6 +110,7 @@ def report(
         features=features,
         notes=hints if moved is None else [*hints, f"Drift: {moved['line']}."],
         drift=moved,
+        convergence=convergence,
         stages=stages,
         top=NUM_EXPLAINED,
         csv=csv,
@@ -195,12 +197,10 @@ def _open_ranked(scores: Path, graph: Graph) -> RankedFile:
 
 
 def edge_hops(scores: Path, graph: Graph) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Mean and variance of every edge's predicted hop, mapped; a graph without edges has no files to map."""
+    """Mean and variance of every edge's predicted hop, in memory, or where it is short in files without names."""
     if graph.num_edges == 0:
         return np.zeros(0, np.float32), np.zeros(0, np.float32)
-    shape = (graph.num_edges,)
-    mean, var = (open_array(scores / name, np.float32, shape, legal=_HOPS) for name in (MEAN_FILE, VAR_FILE))
-    return mean, var
+    return open_hops(scores, graph.num_edges, partial(new_array, near=scores.parent, budget=Budget()))
 
 
 # The summary in the terminal.
@@ -252,8 +252,9 @@ def _next_steps(run_dir: Path, scores: Path) -> str:
 
 def _list(scores: Path, graph: Graph) -> str:
     """The first nodes, how many stand out, the first by each kind of evidence, and groups among the first."""
-    shown = {*_COLUMNS, open_scores(scores).rank_by, *map(kind_rank, KIND_TITLES)}  # the whole table may be large
-    table = read_scores(_open_ranked(scores, graph).path, shown)
+    ranked = _open_ranked(scores, graph)
+    shown = {*_COLUMNS, open_scores(scores).rank_by, *map(kind_rank, kinds_of(ranked))}  # the whole may be large
+    table = read_scores(ranked.path, shown)
     parts = _strangest(table), found_text(found_by(scores)), _groups(graph, table), _heads(graph, table)
     return "\n\n".join(filter(None, parts))
 

@@ -3,8 +3,9 @@
     out/  scores.parquet  edges_mean.npy  edges_var.npy  scale.safetensors  manifest.json
 
 The samples of the views predict the edges (`edges.py`); edges and attributes give each node its numbers
-(`score.nodes`). The two edge files hold mean and variance of each edge's hop, averaged over the views, in edge order;
-with `state="disk"` running moments and embeddings are in files too, as memory maps. The manifest comes last.
+(`score.nodes`). The two edge files hold mean and variance of each edge's hop, averaged over the views, in edge order,
+rounded to 2 bytes each when all else is computed; with `state="disk"` running moments and embeddings are in files too,
+as memory maps. The manifest comes last.
 scale.safetensors and the table are the `Reference` by which another graph is scored with the same samples: its nodes
 get the ranks that they would have here. Several ranks share nodes and edges and end in the same bytes; rank 0 writes
 the folder.
@@ -32,10 +33,12 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
+from hcm_scale import plugins
 from hcm_scale.base import files
 from hcm_scale.base.files import hash_files, read_tensors
 from hcm_scale.base.names import RANKINGS
-from hcm_scale.base.npy import open_npy
+from hcm_scale.base.npy import read_only
+from hcm_scale.base.spmm import ModelInput
 from hcm_scale.base.threads import run_concurrently, run_in_slices
 from hcm_scale.features.auto import sample
 from hcm_scale.features.purify import edge_similarity
@@ -50,16 +53,16 @@ from hcm_scale.score import metrics, nodes, table
 from hcm_scale.score.calibration import ContextScale, Scale, scale_from_bytes, scale_to_bytes
 from hcm_scale.score.closure import far_cut
 from hcm_scale.score.edge_index import EdgeIndex, edge_index
-from hcm_scale.score.edges import MEAN_FILE, VAR_FILE, EdgeHops, Hop, predict_edges
-from hcm_scale.score.evidence import FEW, type_groups
+from hcm_scale.score.edges import MEAN_FILE, VAR_FILE, EdgeHops, Hop, open_hops, predict_edges, save_hops
+from hcm_scale.score.evidence import FEW, OwnKind, type_groups
 from hcm_scale.score.metrics import roc_auc
 from hcm_scale.score.nodes import score_nodes, with_closure, with_strange
 from hcm_scale.stages.drift import drift
-from hcm_scale.stages.edges import Predicted, View, chunk_of, has_room, predict_views, save_hops, sharings_of
+from hcm_scale.stages.edges import Predicted, View, chunk_of, has_room, predict_views, sharings_of
 from hcm_scale.stages.embedding import embed_samples
 
 KIND = "hcm_scale scores"
-FORMAT = 9
+FORMAT = 10
 SCALE_FILE = "scale.safetensors"
 log = logging.getLogger(__name__)
 _MIN_CYCLES = 100  # chance makes all even in one graph of 2^100
@@ -88,9 +91,8 @@ class ScoreResult:
         return found
 
     def edges(self) -> EdgeHops:
-        """Mean and variance of every edge's predicted hop, as memory maps; NaN where an edge was not scored."""
-        mean, var = (open_npy(self.folder / name) for name in (MEAN_FILE, VAR_FILE))
-        return EdgeHops(mean, var)
+        """Mean and variance of every edge's predicted hop, as they are stored; NaN where an edge was not scored."""
+        return open_hops(self.folder, None)
 
 
 def open_scores(folder: Path | str) -> ScoreResult:
@@ -126,6 +128,7 @@ class Scoring:
     rank_by: str
     fdr: float  # the false-discovery rate at which nodes are flagged
     precision: str
+    evidence: tuple[str, ...] = ()  # identities of plug-ins
 
 
 def score(
@@ -218,7 +221,28 @@ def _score_attributes(
     if has_some and first:
         for values in (found.context, found.residual):
             values[first:] = np.median(values[:first])
-    return found, scale
+    own = _own_evidence(how.evidence, graph, features)
+    had = {} if like is None else {kind: before.identity for kind, before in like.nodes.own.items()}
+    if like is not None and had != {kind: now.identity for kind, now in own.items()}:
+        had_text = ", ".join(had.values()) or "none"
+        raise ValueError(f"score.evidence={', '.join(how.evidence)} differs from that of the trained run, {had_text}")
+    return found._replace(own=own), scale
+
+
+def _own_evidence(identities: Sequence[str], graph: Graph, features: NDArray[np.float32]) -> dict[str, OwnKind]:
+    """The kinds of evidence of plug-ins, by name; ValueError where one does not return a finite number a node."""
+    found, given = {}, read_only(features)
+    for identity in identities:
+        name, compute = identity.partition("@")[0], plugins.load("evidence", identity)
+        table.check_kind_name(name)
+        values = np.array(compute(graph, given), np.float64)
+        if values.shape != (graph.num_nodes,) or not np.isfinite(values).all():
+            wanted = f"a finite number of each node, ({graph.num_nodes},), not {values.shape}"
+            raise ValueError(
+                f"score.evidence={name} must return {wanted}; the median is one that says nothing of a node"
+            )
+        found[name] = OwnKind(values, str(getattr(compute, "words", "")), identity)
+    return found
 
 
 def _first_without_attributes(graph: Graph) -> int:
@@ -338,7 +362,7 @@ Trend = Callable[[Path, int], dict[str, float]]
 def auc_trend(
     graph: Graph,
     structure: Graph,
-    x: NDArray[np.float32],
+    x: ModelInput,
     model: dict[str, Any],
     *,
     how: Scoring,

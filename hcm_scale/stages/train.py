@@ -31,11 +31,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from hcm_scale.base import files, signals
 from hcm_scale.base.rng import key
-from hcm_scale.base.spmm import gcn_scale
+from hcm_scale.base.spmm import ModelInput, gcn_scale
 from hcm_scale.base.threads import CancelledError, check_cancelled, prefetch
 from hcm_scale.graph import Graph
 from hcm_scale.model import HopModel, MiniBatch
@@ -84,6 +83,7 @@ class Network:
     width: int
     head_width: int
     last_relu: bool = False
+    encoder: str = "gcn"  # or the identity of a plug-in
 
 
 @dataclass(frozen=True)
@@ -143,18 +143,19 @@ class Recipe:
 
     def model(self, num_attributes: int, num_classes: int, *, directed: bool, seed: int) -> dict[str, Any]:
         data = {"num_attributes": num_attributes, "num_classes": num_classes, "directed": directed, "seed": seed}
-        return asdict(self.network) | data
+        sizes = asdict(self.network) | data
+        return {name: value for name, value in sizes.items() if (name, value) != ("encoder", "gcn")}
 
 
 @dataclass(frozen=True, eq=False)
 class Training:
     """What decides the samples: the encoder's graph and its input, labelled pairs over the same nodes, recipe, seed.
 
-    `x` is (n, q) float32, in memory or mapped: Â X where the recipe's first hop is exact, else the features X.
+    `x` is (n, q) float32, in memory, mapped or made when needed: Â X where the first hop is exact, else the features X.
     """
 
     structure: Graph
-    x: NDArray[np.float32]
+    x: ModelInput
     labels: Labels
     recipe: Recipe
     seed: int
@@ -253,7 +254,7 @@ def _start(training: Training, out: Path, device: str, record: Record, world: Wo
     recipe = training.recipe
     plan = recipe.plan.within(training.cut(world).num_steps)
     network = HopModel(**training.model).to(device)
-    for layer in (*network.encoder, *network.head):
+    for layer in (*(network.encoder if network.is_gcn else ()), *network.head):
         layer.in_blocks = recipe.step_threads is None
     chain = Chain.start(network)
     saved = load_checkpoint(out / "checkpoints", out / "samples")
@@ -369,7 +370,7 @@ def training_batches(
         else:
             yield from gpu.block_batches(graph, source, cut, limits, seed=seed, first_step=first_step)
         return
-    make = batch_maker(training)
+    make = batch_maker(replace(training, x=np.asarray(x)))
     made: Callable[[PairBatch], MiniBatch] = (lambda item: make(item).map(torch.Tensor.pin_memory)) if on_gpu else make
     batches = prefetch(pairs, made, depth=AHEAD * workers, workers=workers) if workers else map(made, pairs)
     yield from gpu.to_gpu(batches, device) if on_gpu else batches

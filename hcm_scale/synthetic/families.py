@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from hcm_scale.base.jit import kernel
 from hcm_scale.base.order import sort_row
 from hcm_scale.base.rng import below, key, mix, unit
-from hcm_scale.base.threads import run_in_threads
+from hcm_scale.base.threads import run_in_slices, run_in_threads
 from hcm_scale.graph.store import Graph
 from hcm_scale.synthetic.inject import inject
 
@@ -52,6 +52,7 @@ def community(
     num_communities: int | None = None,
     homophily: float = 0.8,
     seed: int = 0,
+    dtype: str = "float32",
 ) -> Graph:
     """An attributed graph with planted communities and power-law degrees.
 
@@ -72,13 +73,15 @@ def community(
     fixed = _key(seed, _STRUCTURE), drawn, float(homophily), num_bits
     draw = partial(run_in_threads, num_pairs, community_pairs, *fixed)
     settings = {"edges_per_node": edges_per_node, "num_communities": num_communities, "homophily": homophily}
-    graph = _make("community", draw, num_pairs, (num_nodes, num_attributes), seed, settings)
     centroids = _noise((num_communities, num_attributes), seed, _CENTROIDS)
     norms = np.linalg.norm(centroids, axis=1, keepdims=True)
     centroids *= np.float32(_CENTROID_NORM) / np.maximum(norms, np.float32(1e-6))
+
+    def add(first: int, rows: NDArray[np.float32]) -> None:
+        add_centroids((0, len(rows)), members[first : first + len(rows)], centroids, rows)
+
     members = communities(num_nodes, num_communities=num_communities, seed=seed)
-    run_in_threads(num_nodes, add_centroids, members, centroids, graph.x)
-    return graph
+    return _make("community", draw, num_pairs, (num_nodes, num_attributes), seed, settings, dtype, add=add)
 
 
 def communities(num_nodes: int, *, num_communities: int | None = None, seed: int = 0) -> NDArray[np.int32]:
@@ -93,7 +96,7 @@ def communities(num_nodes: int, *, num_communities: int | None = None, seed: int
     return members
 
 
-def rmat(scale: int, *, edge_factor: int = 8, num_attributes: int = 20, seed: int = 0) -> Graph:
+def rmat(scale: int, *, edge_factor: int = 8, num_attributes: int = 20, seed: int = 0, dtype: str = "float32") -> Graph:
     """The R-MAT graph of Graph500: 2^scale nodes, edge_factor * 2^scale pairs; the attributes are noise.
 
     >>> rmat(8, num_attributes=2, seed=1).num_nodes
@@ -104,10 +107,18 @@ def rmat(scale: int, *, edge_factor: int = 8, num_attributes: int = 20, seed: in
     num_pairs = edge_factor * 2**scale
     draw = partial(run_in_threads, num_pairs, rmat_pairs, _key(seed, _STRUCTURE), scale)
     settings = {"scale": scale, "edge_factor": edge_factor}
-    return _make("rmat", draw, num_pairs, (2**scale, num_attributes), seed, settings)
+    return _make("rmat", draw, num_pairs, (2**scale, num_attributes), seed, settings, dtype)
 
 
-def grid(width: int, height: int, *, num_attributes: int = 20, removed_share: float = 0.05, seed: int = 0) -> Graph:
+def grid(
+    width: int,
+    height: int,
+    *,
+    num_attributes: int = 20,
+    removed_share: float = 0.05,
+    seed: int = 0,
+    dtype: str = "float32",
+) -> Graph:
     """A road-like graph of huge diameter: a grid, cell (row, column) = node row * width + column, some edges missing.
 
     >>> grid(3, 2, num_attributes=1, removed_share=0).num_edges
@@ -120,7 +131,7 @@ def grid(width: int, height: int, *, num_attributes: int = 20, removed_share: fl
     num_nodes = width * height
     draw = partial(run_in_threads, num_nodes, grid_pairs, _key(seed, _STRUCTURE), width, height, float(removed_share))
     settings = {"width": width, "height": height, "removed_share": removed_share}
-    return _make("grid", draw, 2 * num_nodes, (num_nodes, num_attributes), seed, settings)
+    return _make("grid", draw, 2 * num_nodes, (num_nodes, num_attributes), seed, settings, dtype)
 
 
 def default(seed: int = 0) -> Graph:
@@ -141,9 +152,17 @@ def _community_bounds(num_nodes: int, num_communities: int | None) -> NDArray[np
 
 
 def _make(
-    name: str, draw: Callable[..., None], num_pairs: int, shape: tuple[int, int], seed: int, settings: dict[str, Any]
+    name: str,
+    draw: Callable[..., None],
+    num_pairs: int,
+    shape: tuple[int, int],
+    seed: int,
+    settings: dict[str, Any],
+    dtype: str,
+    *,
+    add: Callable[[int, NDArray[np.float32]], None] | None = None,
 ) -> Graph:
-    """The graph of the pairs that draw(u, v) writes, with noise of shape (nodes, attributes) as attributes."""
+    """The graph of the pairs that draw(u, v) writes; attributes, (nodes, attributes), are noise and what `add` adds."""
     _check("num_attributes", shape[1], 1, 2**20)
     u, v = np.empty((2, num_pairs), np.int32)
     draw(u, v)
@@ -151,12 +170,27 @@ def _make(
     del u, v
     columns = tuple(f"a{k}" for k in range(shape[1]))
     info = {"source": f"synthetic {name}", "seed": seed, **settings}
-    return Graph(indptr, indices, x=_noise(shape, seed, _ATTRIBUTES), columns=columns, info=info)
+    x: Any = _noise(shape, seed, _ATTRIBUTES, dtype, add)  # of float16 readers make float32
+    return Graph(indptr, indices, x=x, columns=columns, info=info)
 
 
-def _noise(shape: tuple[int, int], seed: int, purpose: int) -> NDArray[np.float32]:
-    out = np.empty(shape, np.float32)
-    run_in_threads(shape[0], bell_rows, _key(seed, purpose), out)
+def _noise(
+    shape: tuple[int, int],
+    seed: int,
+    purpose: int,
+    dtype: str = "float32",
+    add: Callable[[int, NDArray[np.float32]], None] | None = None,
+) -> NDArray[Any]:
+    out = np.empty(shape, dtype)
+
+    def fill(part: slice) -> None:
+        rows = np.empty(out[part].shape, np.float32)
+        bell_rows((0, len(rows)), _key(seed, purpose), part.start, rows)
+        if add is not None:
+            add(part.start, rows)
+        out[part] = rows
+
+    run_in_slices(shape[0], fill, size=1 << 13)
     return out
 
 
@@ -280,10 +314,10 @@ def permute(value, num_bits, bound, seed):
 
 
 @kernel
-def bell_rows(part, seed, out):
-    """out[i, k] = independent bell-shaped noise of mean 0 and variance 1."""
+def bell_rows(part, seed, first, out):
+    """out[i, k] = independent bell-shaped noise of mean 0 and variance 1, that of row first + i."""
     for i in range(part[0], part[1]):
-        row = mix(np.uint64(seed), i)
+        row = mix(np.uint64(seed), first + i)
         for k in range(out.shape[1]):
             out[i, k] = _bell(mix(row, k))
 

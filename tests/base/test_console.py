@@ -43,6 +43,27 @@ def test_lines__are_as_rare_as_promised_and_tell_how_far_it_is(monkeypatch, capl
         assert re.fullmatch(r"rows +1,500 of 2,000 rows in 0 s, about 0 s left   pairs=7", caplog.messages[-1])
 
 
+@pytest.mark.parametrize("setup_seconds", [0, 50, 400])
+@pytest.mark.parametrize("num_done", [0, 300, 1_500])
+def test_time_left__is_within_a_factor_of_two_thirds_whatever_came_before(monkeypatch, setup_seconds, num_done):
+    """A fake clock: set-up, what an earlier run has done, then work in steps of an uneven length."""
+    now = 1_000.0
+    monkeypatch.setattr(console.time, "monotonic", lambda: now)
+    with console.Progress(2_000, "row", "rows") as bar:
+        bar.skip(num_done)
+        now += setup_seconds
+        bar.begin()
+        lengths = [1.0 + 0.5 * (step % 3) for step in range(20)]
+        for step, length in enumerate(lengths):
+            now += length
+            bar.update((2_000 - num_done) // 20)
+            truth = sum(lengths[step + 1 :])
+            (text,) = re.findall(r"about ([\d,]+) s left", str(bar))
+            if step >= 4:
+                assert truth / 1.5 - 0.5 <= float(text) <= 1.5 * truth + 0.5  # it is shown in whole seconds
+        assert bar.n == 2_000
+
+
 def test_bar__fits_the_terminal():
     code = "from hcm_scale.base.console import Progress\n"
     code += "with Progress(9, 'source', 'labels of pairs') as b: b.set_postfix(pairs='1' * 60); b.update(3)"

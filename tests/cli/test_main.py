@@ -50,7 +50,7 @@ def test_no_words__are_answered_with_a_screenful_that_names_what_to_type_first(c
     status, out, _ = said(capsys)
     assert status == 0
     assert len(out.splitlines()) <= 24
-    assert all(word in out for word in ("hcm-scale run ", "hcm-scale explain", "--help"))
+    assert all(word in out for word in ("hcm-scale demo ", "hcm-scale run ", "hcm-scale explain", "--help"))
 
 
 @pytest.mark.parametrize("command", sorted(help.STAGES | help.COMMANDS))
@@ -68,6 +68,13 @@ def test_wrong_words_of_a_command__are_one_line(capsys, command):
     assert err.startswith("error: ")
     assert f"usage: hcm-scale {command}" in err
     assert err.count("\n") == 1
+
+
+def test_demo__has_its_own_data_and_says_how_to_bring_others(capsys):
+    status, _, err = said(capsys, "demo", "edges.csv")
+    assert (status, err.count("\n")) == (2, 1)
+    assert "'edges.csv'" in err
+    assert "hcm-scale run edges.csv nodes.csv" in err
 
 
 def test_unknown_command__suggests_the_nearest(tmp_path):
@@ -100,6 +107,8 @@ def test_run__from_any_folder_ends_with_a_summary(tmp_path):
     strangest = hcm_scale(*steps[0][1:], cwd=tmp_path)
     assert strangest.returncode == 0, strangest.stderr
     assert "1 of 300" in strangest.stdout
+    looked = hcm_scale("inspect", "runs/community-300", cwd=tmp_path)
+    assert "convergence: Predicted hops of 1,000 edges: all encoders R-hat" in looked.stdout
     ids = re.findall(r"^ +\d+  (\d+) ", done.stdout, re.MULTILINE)[:2]
     both = hcm_scale("explain", "runs/community-300", *ids, cwd=tmp_path)
     assert re.findall(r"^(\d+)   rank (\d) of 300", both.stdout, re.MULTILINE) == [(ids[0], "1"), (ids[1], "2")]

@@ -96,6 +96,11 @@ def test_nightly_page__has_a_job_that_runs(tmp_path, monkeypatch, shell):
     assert pd.read_csv("strange.csv")["flagged"].all()
     (log,) = Path("runs").glob("*/log")
     assert {"time", "level", "message"} <= set(json.loads(log.read_text().splitlines()[-1]))
+    shutil.copytree(ROOT / "examples/nightly", ".", dirs_exist_ok=True)
+    night = ["./nightly.sh", "2026-11-17", "fail_on=flagged<1000"]
+    assert subprocess.run(night, capture_output=True).returncode == 3
+    assert {"rank", "flagged"} <= {*pd.read_csv("runs/2026-11-17.csv").columns}
+    assert subprocess.run([*night, "graph.path=nowhere.csv"], capture_output=True).returncode == 2
 
 
 def write_faulty_tables() -> None:
@@ -149,7 +154,7 @@ def test_questions__has_errors_as_they_are_printed(tmp_path, monkeypatch, shell)
     tables = {"graph": "tables", "graph.path": "edges.csv", "graph.nodes": "nodes.csv", "run_dir": "runs/monday"}
     shell(f"hcm-scale run {' '.join(as_words(tables | FAST))}")
     shutil.copytree("runs/monday", "runs/hurt")
-    with open("runs/hurt/purified/x.npy", "ab") as file:
+    with open("runs/hurt/purified/dropped.npy", "ab") as file:
         file.write(b"x")
 
     page = re.findall(r"```console\n\$ (.*)\n(.*)\n```", (ROOT / "docs/faq.md").read_text())

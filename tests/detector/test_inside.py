@@ -8,6 +8,8 @@ import torch
 from helpers import FAST, small_detector
 
 from hcm_scale import HCM, NotFitted
+from hcm_scale.run import pipeline
+from hcm_scale.stages.convergence import r_hat, split
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +44,7 @@ def test_embedding__with_the_head_gives_the_hops_of_the_edges(world):
     pairs = (z[left] - z[right]).abs()
     hidden = (pairs @ sample["head.0.weight"] + sample["head.0.bias"]).relu()
     chances = (hidden @ sample["head.1.weight"] + sample["head.1.bias"]).softmax(1)
-    np.testing.assert_allclose(edges["hop"], chances @ torch.arange(1.0, 5.0), atol=1e-5)
+    np.testing.assert_allclose(edges["hop"], chances @ torch.arange(1.0, 5.0), rtol=1e-4)
     np.testing.assert_allclose(edges["hop_variance"], 0, atol=1e-6)
 
 
@@ -76,3 +78,40 @@ def test_inside__before_fit_says_so():
             getattr(HCM(), name)
     with pytest.raises(NotFitted):
         HCM().plot.list()
+
+
+@pytest.mark.parametrize("options", [{}, {"sampling.first_hop": "sampled"}])
+def test_hops_of_edges__are_those_of_a_whole_graph_embedded(world, tmp_path, options):
+    HCM(FAST | options | {"posterior.num_samples": 5}, run_dir=tmp_path).fit(world.graph)
+    context, views = pipeline.open_views(tmp_path)
+    chains, u, v = pipeline.convergence(tmp_path)
+    assert len(u) == min(1_000, world.graph.num_arcs)
+    for name, view in views.items():
+        whole = []
+        for z, head in context.embedded(view):
+            hidden = torch.relu((z[u] - z[v]).abs() @ head.weight0 + head.bias0)
+            chances = (hidden @ head.weight1 + head.bias1).double().softmax(1)
+            whole.append((chances * torch.arange(1.0, chances.shape[1] + 1)).sum(1).numpy())
+        np.testing.assert_allclose(chains[name], np.stack(whole), rtol=0, atol=1e-5)
+
+
+def test_convergence__is_measured_between_encoders_where_chains_are_too_short_to_split(found):
+    assert found.convergence_["num_samples"] == {"purified": 2, "original": 2}
+    assert [row["chains"] for row in found.convergence_["chains"]] == ["all encoders"]
+
+
+def test_arviz__has_the_chains_and_the_same_split_r_hat(world):
+    arviz = pytest.importorskip("arviz")
+    found = HCM(FAST | {"posterior.num_samples": 8}).fit(world.graph)
+    hop = found.to_arviz().posterior["hop"]
+    assert hop.shape[:2] == (2, 8)
+    ends = [str(found.ids_[node]) for node in (pipeline.convergence(found._found().folder)[1][0],)]
+    assert str(hop.coords["edge"].values[0]).startswith(f"{ends[0]} - ")
+    theirs = np.asarray(arviz.rhat(hop.to_dataset(), method="split")["hop"])
+    np.testing.assert_allclose(theirs, r_hat(split(np.asarray(hop))), rtol=1e-9)
+
+
+def test_arviz__that_is_missing_is_named(found, monkeypatch):
+    monkeypatch.setitem(sys.modules, "arviz", None)
+    with pytest.raises(ImportError, match=r"pip install 'hcm-scale\[arviz\]'"):
+        found.to_arviz()

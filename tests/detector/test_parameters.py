@@ -12,11 +12,17 @@ import torch
 from sklearn.base import clone
 from sklearn.model_selection import ParameterGrid
 
-from hcm_scale import HCM
+from hcm_scale import HCM, plugins
 from hcm_scale.config import Config
 
 OWN = {"options", "contamination", "run_dir", "verbose", "callback"}  # that no key of the configuration stands for
-OTHER_TYPES = {"views": list[str], "device": str}  # a keyword may be given more types than the option has
+OTHER_TYPES = {
+    "views": list[str],
+    "device": str,
+    "encoder": str,
+    "similarity": str,
+    "evidence": list[str],
+}  # a keyword may be given more types than the option has
 
 
 VALUES = {name: 3 for name in HCM().get_params() if name not in OWN} | {
@@ -24,10 +30,17 @@ VALUES = {name: 3 for name in HCM().get_params() if name not in OWN} | {
     "similarity": "cosine",
     "scale": "none",
     "views": ["original"],
+    "encoder": "sage",
+    "evidence": ["many_neighbors"],
     "rank_by": "ahp",
     "fdr": 0.3,
     "device": "cpu",
 }
+
+
+@pytest.fixture(autouse=True)
+def registered(own_plugins):
+    plugins.register("evidence", lambda graph, features: graph.degrees, "many_neighbors")
 
 
 def flat_options(given: dict[str, Any]) -> dict[str, Any]:

@@ -6,14 +6,11 @@ import socket
 import struct
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from helpers import small_graph, small_run
+from helpers import serving, small_graph, small_run
 
 from hcm_scale.serve.server import Handler, Server
 
@@ -25,19 +22,6 @@ def run_dir(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("clients") / "run"
     small_run(folder, small_graph(NUM_NODES), until="score", **{"score.views": ["purified"]})
     return folder
-
-
-@contextmanager
-def serving(run_dir: Path) -> Iterator[Server]:
-    with Server(run_dir) as made:
-        made.daemon_threads = False  # so that the end waits for the answers
-        thread = threading.Thread(target=made.serve_forever, args=(0.05,))
-        thread.start()
-        try:
-            yield made
-        finally:
-            made.shutdown()
-            thread.join()
 
 
 def hang_up(connection: socket.socket) -> None:

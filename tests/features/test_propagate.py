@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from hcm_scale.base.spmm import propagate
+from hcm_scale.base.spmm import Propagated, propagate
 from hcm_scale.features import propagate as features
-from hcm_scale.features import propagate_device
 from hcm_scale.graph import Graph
+from hcm_scale.sampling.device import graph as device_graph
 from hcm_scale.synthetic.families import rmat
 
 ON_GPU = [
@@ -67,12 +67,22 @@ def test_open_propagated__refuses_an_unfinished_folder(graph, x, tmp_path):
 
 @pytest.mark.parametrize(("scale", "num_attributes"), [(12, 7), (8, 20), (0, 20)])
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=ON_GPU)])
-def test_propagate__is_the_same_bits_on_every_device(scale, num_attributes, device, monkeypatch, tmp_path):
-    monkeypatch.setattr(features, "MANY_ENTRIES", 0)
-    made, plain = [], propagate_device.rows_on_device
-    monkeypatch.setattr(propagate_device, "rows_on_device", lambda *given: made.append(plain(*given)) or made[0])
+def test_propagated__is_made_on_the_device_with_the_bits_of_the_cores(scale, num_attributes, device, monkeypatch):
+    monkeypatch.setattr(device_graph, "_MANY_ENTRIES", 0 if device == "cuda" else 1 << 62)
+    if device == "cuda":
+        monkeypatch.setattr(device_graph, "copy_into_device", None)  # the cores make no row
     graph = rmat(scale, num_attributes=num_attributes)
-    found = features.propagate_features(graph, np.asarray(graph.x), tmp_path / "out", device)
-    np.testing.assert_array_equal(found, propagate(graph.indptr, graph.indices, np.asarray(graph.x)))
-    assert len(made) == (device == "cuda")
-    assert all(made), "the cores made the rows"
+    lazy = Propagated(graph.indptr, graph.indices, np.asarray(graph.x))
+    found = device_graph.graph_to(device, graph.indptr, graph.indices, lazy, 32).x
+    wanted = propagate(graph.indptr, graph.indices, np.asarray(graph.x))
+    np.testing.assert_array_equal(found[:, :num_attributes].cpu(), wanted)
+    assert not found[:, num_attributes:].any()
+    assert lazy.shape == wanted.shape
+
+
+def test_propagated__gives_rows_of_any_nodes(graph, x):
+    weights = np.ones(graph.num_arcs, np.float32)
+    for lazy in (Propagated(graph.indptr, graph.indices, x), Propagated(graph.indptr, graph.indices, x, weights)):
+        nodes = np.array([7, 59, 0, 7])
+        np.testing.assert_array_equal(lazy.rows(nodes), np.asarray(lazy)[nodes])
+        assert len(lazy) == 60

@@ -13,10 +13,11 @@ from hcm_scale.hops.wide import wide_scratch
 def test_wide_scratch__holds_three_words_a_node_and_small_buffers(words, num_linked):
     pairs = 17
     state = wide_scratch(num_linked, words, pairs)
-    rows = state.seen.nbytes + state.front.rows.nbytes + state.new.rows.nbytes
+    levels = state.seen, state.front, state.new
+    rows = sum(level.rows.nbytes for level in levels)
     assert rows == num_linked * 3 * 8 * words
-    buffers = (state.front.active, state.new.active, state.masked, state.chunk_counts, state.group_counts, state.sizes)
-    total = rows + sum(array.nbytes for array in buffers)
+    buffers = (state.chunk_counts, state.group_counts, state.sizes)
+    total = rows + sum(level.active.nbytes for level in levels) + sum(array.nbytes for array in buffers)
     if num_linked > 10_000:
         assert total <= 1.1 * rows  # the buffers are under a tenth of the state
     assert total + state.table.nbytes + sum(array.nbytes for array in state.cursor) <= label.wide_bytes(
@@ -24,14 +25,23 @@ def test_wide_scratch__holds_three_words_a_node_and_small_buffers(words, num_lin
     )
 
 
-def test_choose_words__fits_the_budget_and_feeds_every_thread():
-    assert label.choose_words(10**6, 4096, 256, threads=2) == 8
-    assert label.choose_words(10**6, 4096, 256, threads=16) == 4
-    assert label.choose_words(10**6, 10, 256, threads=2) == 1
-    assert label.choose_words(10**5, 300, 256, threads=2) == 2
-    assert label.choose_words(10**9, 10**6, 256, threads=2) == 1
-    words = label.choose_words(3 * 10**6, 10**6, 256, threads=2)
-    assert label.wide_bytes(3 * 10**6, words, 256) <= label.STATE_BYTES < label.wide_bytes(3 * 10**6, 2 * words, 256)
+def test_choose_block__fits_the_budget_and_feeds_every_thread():
+    assert label.choose_block(10**6, 4096, 256, threads=2) == (8, False)
+    assert label.choose_block(10**6, 4096, 256, threads=16) == (4, False)
+    assert label.choose_block(10**6, 10, 256, threads=2) == (1, False)
+    assert label.choose_block(10**5, 300, 256, threads=2) == (2, False)
+
+
+def test_choose_block__is_one_for_all_threads_where_own_ones_would_be_narrow():
+    assert label.choose_block(2 * 10**6, 4096, 256, threads=2) == (8, True)
+    assert label.choose_block(3 * 10**6, 10**6, 256, threads=1) == (2, False)
+    assert label.choose_block(10**9, 10**6, 256, threads=2) == (1, True)
+    for num_linked in (3 * 10**6, 10**7, 5 * 10**7):
+        words, shared = label.choose_block(num_linked, 10**6, 256, threads=16)
+        assert shared
+        room = 16 * label.STATE_BYTES
+        assert label.search_bytes(num_linked, 10**6, 256, 16, label.STATE_BYTES) <= room
+        assert words == 8 or label.wide_bytes(num_linked, 2 * words, 256) > room
 
 
 def test_sharing_pays__on_a_hub_and_not_on_a_chain():

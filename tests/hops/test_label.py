@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from scipy import sparse, stats
 from scipy.sparse import csgraph
 
+from hcm_scale.base.threads import kernel_threads
 from hcm_scale.hops import choose_sources, label, label_hops, largest_usable_classes
+from hcm_scale.synthetic.families import rmat
 
 
 def make_csr(num_nodes, num_edges, seed, directed=False):
@@ -122,6 +124,44 @@ def test_label_hops__sample_is_a_subset_of_at_most_q_with_exact_counts(case, pai
             out[hop, u] = out.get((hop, u), 0) + 1
     assert kept_sizes == {key: min(size, pairs) for key, size in sizes.items()}
     assert sum(b.counts.sum() for b in blocks) == len(everything)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("num_sources", [64, 300, None])
+@pytest.mark.parametrize("directed", [False, True])
+def test_label_hops__of_hubs_is_the_same_in_blocks_of_one_thread_and_of_all(threads, num_sources, directed):
+    """Rows that fill up early, isolated nodes, a last block that is not full; every width by its room."""
+    graph = rmat(10, num_attributes=1)
+    keep = np.random.default_rng(0).random(graph.num_arcs) < (0.7 if directed else 2)
+    indptr = np.r_[0, np.cumsum(keep)][graph.indptr]
+    indices = graph.indices[keep]
+    sources = choose_sources(indptr, num_sources=num_sources, seed=2)
+    options = {"classes": 4, "directed": directed, "sources_per_block": 100, "seed": 0}
+    reference = list(label_hops(indptr, indices, sources, pairs_per_class=9, words=1, **options))
+    everything = pairs_by_matrix(indptr, indices, sources, 4, directed)
+    sizes = np.bincount([hop for hop, _, _ in everything], minlength=5)[1:]
+    np.testing.assert_array_equal(sum(b.counts for b in reference), sizes)
+    assert set(as_pairs(reference)) <= set(everything)
+    rooms = [1, *(-(-label.wide_bytes(1024, words, 1024) // threads) for words in (2, 8))]
+    with kernel_threads(threads):
+        for room in rooms:
+            blocks = list(label_hops(indptr, indices, sources, pairs_per_class=9, state_bytes=room, **options))
+            assert same(blocks, reference)
+        blocks = list(label_hops(indptr, indices, sources, pairs_per_class=None, state_bytes=rooms[-1], **options))
+    assert sorted(as_pairs(blocks)) == everything
+
+
+@pytest.mark.parametrize("words", [None, 1])
+def test_label_hops__tells_of_progress_class_by_class(words, random_csr):
+    """A block of sources is a large part of all work: had it told at its end alone, no time left could be estimated."""
+    indptr, indices = random_csr(900, 9000, seed=5)
+    sources, told = choose_sources(indptr, num_sources=300, seed=1), []
+    options = {"classes": 4, "pairs_per_class": 5, "seed": 2, "sources_per_block": 300, "words": words}
+    list(label_hops(indptr, indices, sources, on_sources=told.append, **options))
+    assert sum(told) == 300
+    assert min(told) > 0
+    columns = 64 * (words or label.choose_block(900, 300, 5, numba.get_num_threads())[0])
+    assert max(told) <= columns // 3 + 1
 
 
 def test_label_hops__any_range_gives_the_same_blocks(random_csr):

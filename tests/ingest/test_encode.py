@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from hcm_scale.ingest.policy import Policy
 from hcm_scale.ingest.readers import Columns, read_tables
 
 
@@ -93,3 +94,17 @@ def test_ids__that_differ_by_zeros_alone_are_said(tmp_path, caplog, names, told)
     assert graph.num_nodes == len(names)
     assert told in caplog.text
     assert ("graph.id_type=integer reads both as one, such as 0012 and 12" in caplog.text) == bool(told)
+
+
+def test_rows__dropped_for_zeros_before_their_ids_alone_are_said(tmp_path, caplog):
+    nodes = pa.table({"id": ["0012", "0013", "0014"], "size": [1, 2, 4]})
+    ends = {"source": ["0012", "12", "0013"], "target": ["0013", "0014", "0014"]}
+    assert read_tables(tmp_path / "graph", pa.table(ends), nodes, policy=Policy(unknown="drop")).num_edges == 2
+    assert "(row 1: 12 -> 0014 ...) some name nodes but for zeros before the id; graph.id_type=integer" in caplog.text
+    other = pa.table({"source": ["12"], "target": ["13"]})
+    with pytest.raises(ValueError, match=r"no edges.*graph\.id_type=integer reads 0042 and 42 as one id"):
+        read_tables(tmp_path / "none", other, nodes, policy=Policy(unknown="drop"))
+    caplog.clear()
+    ends["source"][1] = "elsewhere"
+    read_tables(tmp_path / "other", pa.table(ends), nodes, policy=Policy(unknown="drop"))
+    assert "zeros" not in caplog.text

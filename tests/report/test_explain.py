@@ -70,6 +70,21 @@ def test_explain__agrees_with_a_dictionary_of_edges(scored_world: World):
         hops = [n.hop for n in found.neighbors]
         assert hops == sorted(hops, reverse=True)
         assert found.scores["ahp"] == pytest.approx(np.mean(hops), rel=1e-5)
+        assert found.num_dropped == sum(bool(n.dropped) for n in found.neighbors)
+
+
+def test_explain__lists_as_many_neighbours_as_are_asked_for_and_counts_all(scored_world: World):
+    world = scored_world()
+    evidence = world.evidence()
+    for node in range(world.graph.num_nodes):
+        found = explain(evidence, node)
+        for most in (0, 1, 3):
+            few = explain(evidence, node, num_neighbors=most)
+            assert few.neighbors == found.neighbors[:most]
+            assert few.as_dict(most) == found.as_dict(most)
+            assert wording.dropped_text(few) == wording.dropped_text(found)
+    nodes = world.scores["node"].to_pylist()
+    assert wording.reasons_of(evidence, nodes) == [wording.all_reasons(explain(evidence, node)) for node in nodes]
 
 
 def test_explain__rank_and_percentile_are_those_of_the_table(scored_world: World):

@@ -16,6 +16,7 @@ from hcm_scale.report.wording import explanation_text
 from hcm_scale.run import pipeline
 from hcm_scale.score.table import read_scores
 from hcm_scale.serve.server import Views
+from hcm_scale.stages.score import open_scores
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +56,7 @@ def test_explanation__compares_a_node_with_its_own_type(run_dir):
 
 
 def test_usual__is_the_median_over_nodes_of_like_degree_and_type(run_dir):
-    graph, hops = Graph.open(run_dir / "graph"), np.load(run_dir / "scores" / "edges_mean.npy")
+    graph, hops = Graph.open(run_dir / "graph"), open_scores(run_dir / "scores").edges().mean
     u = np.repeat(np.arange(900), graph.degrees)
     forward = u < graph.indices
     own = np.bincount(u[forward], hops, 900) + np.bincount(graph.indices[forward], hops, 900)

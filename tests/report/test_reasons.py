@@ -10,8 +10,10 @@ import pyarrow as pa
 import pytest
 
 from hcm_scale.graph import Graph
+from hcm_scale.report import reasons
 from hcm_scale.report.explain import explain
 from hcm_scale.report.reasons import first_by_kind, ordinary_nodes, ordinary_rows
+from hcm_scale.report.wording import all_reasons
 from hcm_scale.score.closure import far_cut, mark_far
 from hcm_scale.score.evidence import KINDS
 
@@ -51,6 +53,31 @@ def test_reasons__a_group_are_the_neighbours_of_the_far_triangles(scored_world: 
         joined = [pair for pair in itertools.combinations(members, 2) if frozenset(pair) in length]
         assert (reason.count, reason.pairs, reason.far_pairs) == (len(members), len(joined), len(closed))
         assert reason.value == pytest.approx(np.mean([length[frozenset(pair)] for pair in closed]), rel=1e-5)
+
+
+def test_reasons__of_a_hub_tell_the_number_of_triangles_without_a_look_at_pairs(scored_world: World, monkeypatch):
+    """A hub is a node whose neighbours have more edges than are looked at; all of them are here."""
+    world = scored_world(16, rank_by="score")
+    ones = [np.ones(16, np.int32)]
+    for name in ("closure_rank", "context_closure_rank"):  # reasons of every node
+        world = world._replace(scores=world.scores.set_column(world.scores.column_names.index(name), name, ones))
+    evidence = world.evidence()
+    every = [explain(evidence, node) for node in range(16)]
+    monkeypatch.setattr(reasons, "_MAX_STEPS", 0)
+    seen = set()
+    for found in every:
+        hub = explain(evidence, found.node)
+        assert [reason.kind for reason in hub.reasons] == [reason.kind for reason in found.reasons]
+        for own, known in zip(hub.reasons, found.reasons, strict=True):
+            if own.kind.endswith("closure"):
+                seen.add(own.kind)
+                assert (own.value, own.rank, own.far_pairs) == (None, known.rank, known.far_pairs)
+                assert f": {own.far_pairs:,} with its {hub.degree:,} neighbours" in all_reasons(hub)
+            elif own.kind == "cohesion":
+                assert own.value is None
+            else:
+                assert own == known
+    assert "closure" in seen
 
 
 def test_reasons__are_the_notable_kinds_causes_and_then_the_strongest_first(scored_world: World):

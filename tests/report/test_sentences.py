@@ -27,6 +27,7 @@ from hcm_scale.score.evidence import KINDS, KindNumbers, weigh_evidence
 from hcm_scale.score.nodes import mean_degree
 from hcm_scale.serve.server import Views
 from hcm_scale.stages.purify import open_purified
+from hcm_scale.stages.score import open_scores
 from tests.helpers import small_config, small_graph, small_run
 
 QUICK = ("unrelated", "hubs", "directed")  # the other worlds are for the gate
@@ -85,7 +86,7 @@ class Slow:
     def __init__(self, run_dir: Path) -> None:
         self.graph = Graph.open(run_dir / "graph")
         self.rows = {row["node"]: row for row in pq.read_table(run_dir / "scores/scores.parquet").to_pylist()}
-        self.features = np.asarray(open_purified(run_dir / "purified").features, np.float64)
+        self.features = np.asarray(open_purified(run_dir / "purified", self.graph).features, np.float64)
         x = self.graph.x
         self.x = np.asarray(x.csr().toarray() if isinstance(x, SparseRows) else x, np.float64)
         self.spread = self.x.std(axis=0)
@@ -93,7 +94,7 @@ class Slow:
         ends = np.split(self.graph.indices, self.graph.indptr[1:-1])
         self.around = [row.tolist() for row in ends]
         arcs = ((u, v) for u, row in enumerate(self.around) for v in row if self.graph.directed or u < v)
-        hops = np.load(run_dir / "scores/edges_mean.npy").astype(np.float64)
+        hops = open_scores(run_dir / "scores").edges().mean.astype(np.float64)
         self.hop = dict(zip(arcs, hops.tolist(), strict=True))
         lengths = np.linalg.norm(self.features, axis=1, keepdims=True)
         unit = np.divide(self.features, lengths, out=np.zeros_like(self.features), where=lengths > 0)
@@ -390,7 +391,8 @@ def test_shares__of_kinds_are_those_of_the_scores_by_each_alone(tmp_path: Path):
     said = small_run(tmp_path / "run", graph=named(make_problem("unrelated", "none", 0, NUM_NODES).graph))
     table = pq.read_table(tmp_path / "run/scores/scores.parquet")
     degree, num_first = table["degree"].to_numpy(), 6
-    graph, x = Graph.open(tmp_path / "run/graph"), np.load(tmp_path / "run/purified/x.npy")
+    graph = Graph.open(tmp_path / "run/graph")
+    x = open_purified(tmp_path / "run/purified", graph).features
     trust = attribute_trust(graph.indptr, graph.indices, x)
     usual = degree > 0, mean_degree(degree), trust
     alone = {

@@ -2,6 +2,8 @@
 
 import csv
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +16,7 @@ from hcm_scale.graph import Graph
 from hcm_scale.report import page
 from hcm_scale.score import metrics
 from hcm_scale.score import table as ranked_table
+from hcm_scale.score.edges import EdgeHops, save_hops
 from hcm_scale.stages import report as stage
 
 World = Callable[..., Any]
@@ -103,8 +106,7 @@ def test_write_report__labels_of_one_class_tell_nothing(scored_world: World, tmp
 def test_stage__reads_what_other_stages_left(scored_world: World, tmp_path: Path):
     world = scored_world()
     ranked_table.write_scores(tmp_path / "scores.parquet", [lambda: world.scores])
-    np.save(tmp_path / "edges_mean.npy", world.edge_mean)
-    np.save(tmp_path / "edges_var.npy", world.edge_var)
+    save_hops(EdgeHops(world.edge_mean, world.edge_var), tmp_path)
     torn = b"[]\n\xb4\n" + b"[" * 100_000 + b'\n{"step": 3, "lo'
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 1.0}\n' + torn)
     shown = {"run": {"seed": 3}, "metrics": tmp_path / "metrics.jsonl"}
@@ -150,3 +152,22 @@ def test_write_report__has_no_number_that_json_lacks(scored_world: World, tmp_pa
         "b": [None, [0, 1]],
         "3": {"c": True, "d": None},
     }
+
+
+AS_ANOTHER = """
+import os, pathlib, sys
+from hcm_scale.report import page
+page.kernel_folder = lambda: pathlib.Path(sys.argv[1])
+os.setuid(os.getuid() or 65534)
+print(page.templates().get_template("page.css").render()[:1] != "")
+"""
+
+
+@pytest.mark.gate
+def test_templates__are_read_where_another_user_has_made_the_folder_of_kernels(tmp_path):
+    tmp_path.chmod(0o555)
+    command = [sys.executable, "-c", AS_ANOTHER, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout == "True\n", done.stderr
+    tmp_path.chmod(0o755)
+    assert not list(tmp_path.iterdir())

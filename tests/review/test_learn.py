@@ -192,11 +192,11 @@ def test_the_true_share_lies_in_the_interval() -> None:
             nodes = np.concatenate([nodes, [each.node for each in new]])
             reviewed[nodes] = True
             current = learn(world.inputs, nodes, world.bad[nodes], seed).taught
-        lists = {"after": current, "before": world.inputs.score}
+        lists = {"after": ranking(current), "before": ranking(world.inputs.score)}
         estimates = Estimates.of(lists, nodes, world.bad[nodes])
-        for name, score in lists.items():
+        for name, order in lists.items():
             for found in estimates.shares(name, [50, 200, 500]):
-                true = world.bad[ranking(score)[: found.first]].mean()
+                true = world.bad[order[: found.first]].mean()
                 inside.append(found.low - 1e-9 <= true <= found.high + 1e-9)
     assert 0.8 <= np.mean(inside) <= 0.99
 
@@ -204,7 +204,7 @@ def test_the_true_share_lies_in_the_interval() -> None:
 def test_shares_of_a_list_all_of_which_was_seen_are_exact() -> None:
     world = make_world("score")
     order = ranking(world.inputs.score)
-    found = Estimates.of({"list": world.inputs.score}, order[:100], world.bad[order[:100]])
+    found = Estimates.of({"list": order}, order[:100], world.bad[order[:100]])
     (share,) = found.shares("list", [100, 10**9])
     assert share.low == share.share == share.high == world.bad[order[:100]].mean()
 
@@ -213,7 +213,7 @@ def test_worth_reading_ends_where_bad_nodes_get_rare() -> None:
     world = make_world("score", n=5_000)
     order = ranking(world.inputs.score)
     seen = np.concatenate([order[:200], order[200::50]])
-    found = Estimates.of({"list": world.inputs.score}, seen, world.bad[seen])
+    found = Estimates.of({"list": order}, seen, world.bad[seen])
     end = found.worth_reading("list", 0.2)
     assert world.bad[order[max(0, end - 50) : end]].mean() > 0.08
     assert world.bad[order[2 * end :]].mean() < 0.2

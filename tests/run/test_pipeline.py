@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from hcm_scale import plugins
 from hcm_scale.base import console
 from hcm_scale.base.threads import kernel_threads, torch_threads
 from hcm_scale.config import Config, SyntheticGraph
@@ -21,6 +22,7 @@ from hcm_scale.run import pipeline
 from hcm_scale.run.stages import RunContext, stages
 from hcm_scale.run.workspace import Workspace
 from hcm_scale.stages import edges, score
+from hcm_scale.stages.purify import open_purified
 from hcm_scale.sweep.jobs import read_job
 from hcm_scale.synthetic import families as synthetic
 from hcm_scale.synthetic.inject import inject
@@ -252,7 +254,7 @@ FIRST_CHANGED = {  # the first stage that another value of an option makes anew;
             "whole_graph": False,
         },
     },
-    "model": {"train-purified": {"num_layers": 1, "width": 32, "head_width": 32}},
+    "model": {"train-purified": {"encoder": "sage", "num_layers": 1, "width": 32, "head_width": 32}},
     "posterior": {
         "train-purified": {
             "kernel": "adam",
@@ -279,6 +281,7 @@ FIRST_CHANGED = {  # the first stage that another value of an option makes anew;
             "fdr": 0.2,
             "max_neighbors": 9,
             "precision": "bfloat16",
+            "evidence": ["number"],
         },
         "report": {"csv": True},
         None: {"state": "disk", "copy_to": "elsewhere"},
@@ -287,9 +290,15 @@ FIRST_CHANGED = {  # the first stage that another value of an option makes anew;
 }
 
 
+def number(graph, features):
+    """A kind of evidence."""
+    return np.arange(graph.num_nodes)
+
+
 @pytest.mark.parametrize("room", FIRST_CHANGED)
 def test_every_option_of_a_room__changes_the_keys_of_what_it_decides(tmp_path, graph, room):
     """An option that no key knows would be ignored silently on the next run."""
+    plugins.register("evidence", number)
     start = {"inject__num_cliques": 1} if room == "inject" else {}
     before = keys(small(tmp_path, **start), graph)
     changes = FIRST_CHANGED[room]
@@ -404,7 +413,7 @@ def test_attributes__that_are_constant_leave_the_features_and_stay_in_explanatio
     x = np.hstack([np.ones((graph.num_nodes, 1)), graph.x]).astype(np.float32)
     config = small(tmp_path)
     pipeline.run(config, graph=dataclasses.replace(graph, x=x, columns=tuple("abcdefg")))
-    assert np.load(tmp_path / "purified" / "x.npy").shape == (600, 6)
+    assert open_purified(tmp_path / "purified", Graph.open(tmp_path / "graph")).features.shape == (600, 6)
     assert "rank" in pipeline.explain(config, ["17"])
 
 
@@ -430,7 +439,7 @@ def test_jobs_of_a_sweep__share_the_propagated_features(tmp_path, graph):
         folders.append((tmp_path / f"seed-{seed}" / "propagated-purified").resolve())
     assert folders[0] == folders[1]
     assert len(list((tmp_path / "stages").glob("train-purified-*"))) == 2
-    assert len(list((tmp_path / "stages").rglob("x.npy"))) == 3  # of the graph, purified, propagated
+    assert len(list((tmp_path / "stages").rglob("x.npy"))) == 2  # of the graph, propagated
 
 
 def test_scores__begin_with_the_propagated_features_of_training(tmp_path, graph, monkeypatch):
@@ -460,3 +469,24 @@ def test_logs_asked_for_after_training__are_said_to_come_too_late(tmp_path, grap
     for _ in range(2):
         pipeline.run(small(tmp_path / "asked", **late), until="train", graph=graph)
     assert "has no effect" not in caplog.text
+
+
+def test_gpu__has_no_stage_for_propagated_features_and_the_keys_of_a_cpu(tmp_path, graph):
+    config, there = small(tmp_path), {}
+    for stage in stages(RunContext(config, Workspace(Path("nowhere")), "cuda", graph)):
+        there[stage.name] = stage.key(there)
+    here = keys(config, graph)
+    assert here.pop("propagated-purified")
+    assert list(here.items()) == list(there.items())
+
+
+@pytest.mark.parametrize("scale", ["auto", "normal", "none"])
+def test_half_precision__is_read_as_what_it_holds(tmp_path, graph, scale):
+    half = graph.x.astype(np.float16)
+    for name, x in (("half", half), ("whole", half.astype(np.float32))):
+        config = small(tmp_path / name, attributes__scale=scale)
+        pipeline.run(config, graph=dataclasses.replace(graph, x=x))
+        assert "rank" in pipeline.explain(config, ["17"])
+    assert (tmp_path / "half/graph/x.npy").stat().st_size * 1.9 < (tmp_path / "whole/graph/x.npy").stat().st_size
+    tables = [pipeline.read_scores(tmp_path / name) for name in ("half", "whole")]
+    assert tables[0].equals(tables[1])

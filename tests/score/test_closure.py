@@ -53,15 +53,28 @@ def test_far_triangles__equal_the_dense_count(num_nodes, num_edges, seed, share,
     np.testing.assert_array_equal(counted, slow_triangles(indptr, indices, far))
 
 
-def test_far_triangles__of_a_graph_with_hubs_equal_the_sparse_product():
+@pytest.mark.parametrize("few_steps", [0, 1 << 20])  # all edges from both ends, or from one
+@pytest.mark.parametrize(("most", "least"), [(0, 64), (40, 64), (1 << 17, 64), (1 << 17, 1)])
+def test_triangles__of_a_graph_with_hubs_equal_the_sparse_product(monkeypatch, most, least, few_steps):
+    """Hubs are counted by bits of their own, the others searched for: none, some and all nodes are hubs here."""
+    for name, value in {"_MAX_HUBS": most, "_LEAST_HUB": least, "_FEW_STEPS": few_steps}.items():
+        monkeypatch.setattr(closure, name, value)
     graph = rmat(13, seed=3)
     edges = edge_index(graph.indptr, graph.indices)
     mean = np.random.default_rng(0).random(edges.num_edges).astype(np.float32)
-    far = far_edges(mean, 0.4)
     u, v, _ = edges.edges(0, edges.num_edges)
-    upper = sparse.csr_array((np.ones(far.sum()), (u[far], v[far])), shape=(graph.num_nodes,) * 2)
-    marked = upper + upper.T
-    np.testing.assert_array_equal(far_triangles(edges, mean, 0.4), (marked @ marked * marked).sum(axis=1) / 2)
+
+    def slow(chosen):
+        upper = sparse.csr_array((np.ones(chosen.sum()), (u[chosen], v[chosen])), shape=(graph.num_nodes,) * 2)
+        marked = upper + upper.T
+        return (marked @ marked * marked).sum(axis=1) / 2
+
+    np.testing.assert_array_equal(far_triangles(edges, mean, 0.4), slow(far_edges(mean, 0.4)))
+    every, (found, rate) = slow(np.ones(len(u), bool)), closure.cohesion(edges)
+    at_random = np.zeros(graph.num_nodes)
+    closure.expect_triangles((0, len(at_random)), graph.indptr, graph.indices, rate.value, 1, at_random)
+    np.testing.assert_allclose(found[every > 0], (np.log1p(every) - np.log1p(at_random))[every > 0], atol=1e-12)
+    assert not found[every == 0].any()
 
 
 def slow_far(mean, share):

@@ -6,9 +6,10 @@ import pytest
 import torch
 from scipy.special import softmax
 
+from hcm_scale.base.files import FolderError
 from hcm_scale.score import device
 from hcm_scale.score.edge_index import PairHead, edge_index
-from hcm_scale.score.edges import predict_edges
+from hcm_scale.score.edges import EdgeHops, open_hops, predict_edges, save_hops
 
 N, WIDTH, HIDDEN = 80, 16, 32
 
@@ -113,10 +114,31 @@ def test_predict_edges__state_on_disk_is_the_same(random_csr, tmp_path):
     index = edge_index(*random_csr(N, 300))
     samples = draw_samples(3)
     on_disk, in_memory = predict_edges(index, samples, folder=tmp_path), predict_edges(index, samples)
-    assert isinstance(on_disk.mean, np.memmap)
-    for name, stored, held in zip(("edges_mean.npy", "edges_var.npy"), on_disk, in_memory, strict=True):
-        stored.flush()
-        assert np.array_equal(np.load(tmp_path / name, allow_pickle=False), held)
+    for stored, held in zip(on_disk, in_memory, strict=True):
+        assert isinstance(stored.base, np.memmap)
+        assert np.array_equal(stored, held)
+    assert not any(tmp_path.iterdir())
+
+
+def test_saved_hops__are_rounded_and_nothing_else(tmp_path):
+    rng = np.random.default_rng(0)
+    mean = np.concatenate([[1, 2, 4, 16, np.nan, 1, 15], rng.uniform(1, 16, 5000)]).astype(np.float32)
+    var = np.concatenate([[0, 1, 0.25, 992, np.nan, 1e-6, 0], rng.uniform(0, 1, 5000) ** 4]).astype(np.float32)
+    save_hops(EdgeHops(mean, var), tmp_path)
+    found = open_hops(tmp_path, len(mean))
+    np.testing.assert_allclose(found.mean, mean, rtol=2**-14)
+    np.testing.assert_allclose(found.var, var, rtol=2**-11, atol=2**-25)
+    np.testing.assert_array_equal(found.mean[:7], mean[:7])
+    save_hops(found, tmp_path)
+    for again, once in zip(open_hops(tmp_path, None), found, strict=True):
+        np.testing.assert_array_equal(again, once)
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) == 4 * len(mean) + 2 * 128
+    coded, negative = np.full(len(mean), 40_000, np.uint16), -np.ones(len(var), np.float16)
+    for name, values in (("edges_mean.npy", mean), ("edges_mean.npy", coded), ("edges_var.npy", negative)):
+        np.save(tmp_path / name, values)
+        with pytest.raises(FolderError, match=rf"{name} holds .*legal"):
+            open_hops(tmp_path, len(mean))
+        save_hops(EdgeHops(mean, var), tmp_path)
 
 
 def test_predict_edges__samples_may_share_one_buffer(random_csr):

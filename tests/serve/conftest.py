@@ -1,15 +1,14 @@
 """A small finished run with ids that would do harm as HTML, and servers over it."""
 
 import shutil
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from helpers import small_detector, small_graph
+from helpers import serving, small_detector, small_graph
 
 from hcm_scale.serve.server import Server
 
@@ -22,21 +21,9 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@contextmanager
-def running(run_dir: Path, by: str | None = None) -> Iterator[Server]:
-    with Server(run_dir, by=by) as made:
-        thread = threading.Thread(target=made.serve_forever, args=(0.05,))
-        thread.start()
-        try:
-            yield made
-        finally:
-            made.shutdown()
-            thread.join()
-
-
 @pytest.fixture
 def server(run_dir: Path) -> Iterator[Server]:
-    with running(run_dir) as made:
+    with serving(run_dir) as made:
         yield made
 
 
@@ -50,4 +37,4 @@ def own_run(run_dir: Path, tmp_path: Path) -> Path:
 def start(own_run: Path) -> Iterator[Callable[..., Server]]:
     """`start(by)` is a server over the copy."""
     with ExitStack() as stack:
-        yield lambda by=None: stack.enter_context(running(own_run, by))
+        yield lambda by=None: stack.enter_context(serving(own_run, by))

@@ -1,9 +1,15 @@
 """Purification and the first propagation by ranks: the bytes of one process, whatever a killed run left."""
 
+from dataclasses import replace
+from functools import partial
+
 import numpy as np
 import pytest
 from scipy import sparse
 
+from hcm_scale.base.files import FolderError
+from hcm_scale.base.memory import Budget
+from hcm_scale.base.npy import new_array
 from hcm_scale.features import propagate
 from hcm_scale.graph import Graph, SparseRows
 from hcm_scale.stages import purify
@@ -46,9 +52,65 @@ def test_purify__any_number_of_ranks_writes_the_same(random_csr, together, tmp_p
     (tmp_path / "shared" / "parts" / "similarity-9.npy").write_bytes(b"of a killed run")
     made = together(num_ranks, lambda world: purify.purify(graph, tmp_path / "shared", **options, world=world))
     assert all(np.array_equal(found.graph.indices, made[0].graph.indices) for found in made)
-    assert files_of(tmp_path / "shared" / "graph") == files_of(tmp_path / "alone" / "graph")
+    made = files_of(tmp_path / "shared")
+    assert made["dropped.npy"] == files_of(tmp_path / "alone")["dropped.npy"]
     if options["ratio"]:  # else nobody looks for parts
-        assert files_of(tmp_path / "shared") == files_of(tmp_path / "alone")
+        assert made == files_of(tmp_path / "alone")
+
+
+SCALES = {"auto": {}, "none": {}, "log1p": {}, "binary": {}, "row": {}, "normal": {}, "as it is": {"scale": "none"}}
+SCALES |= {"components": {"scale": "none", "pca": 2}, "components of half": {"scale": "none", "pca": 3}}
+
+
+@pytest.mark.parametrize("case", [*CASES, *SCALES])
+def test_opened_folder__makes_the_graph_and_features_that_were_made(random_csr, tmp_path, monkeypatch, case):
+    """By bits and rows of attributes where that is enough, in memory or where there is none in files without names."""
+    of_graph, of_options = CASES.get(case, ({}, {"scale": case} | SCALES.get(case, {})))
+    graph = make_graph(random_csr, **of_graph)
+    if not of_graph.get("is_sparse"):
+        x = np.abs(np.asarray(graph.x))
+        x[:, 0] **= 9  # a heavy tail
+        x[::2, 1] = 0
+        x[:, 4] = 7  # constant
+        graph = replace(graph, x=x.astype(np.float16 if "half" in case else np.float32))
+    options = {"ratio": 0.3} | HOW | of_options | ({"standardise": False} if case == "as it is" else {})
+    made = purify.purify(graph, tmp_path / "made", **options)
+    is_stored = case in ("components", "normal", "raw sparse")
+    assert (tmp_path / "made" / "x.npy").exists() == is_stored
+    for allowed in (None, 1):
+        room = partial(new_array, near=tmp_path, budget=Budget(allowed))
+        opened = purify.open_purified(tmp_path / "made", graph, room)
+        np.testing.assert_array_equal(opened.features, made.features, strict=True)
+        for name in ("indptr", "indices"):
+            np.testing.assert_array_equal(getattr(opened.graph, name), getattr(made.graph, name), strict=True)
+        if graph.weights is not None:
+            np.testing.assert_array_equal(opened.graph.weights, made.graph.weights, strict=True)
+        bare = Graph(made.graph.indptr, made.graph.indices, weights=made.graph.weights, directed=graph.directed)
+        assert opened.graph.fingerprint == bare.fingerprint == opened.fingerprint
+        assert opened.graph.info["purified"] == made.info
+        if allowed and options["ratio"]:
+            assert isinstance(opened.graph.indices.base, np.memmap), "memory is short, and it was taken"
+    assert {path.name for path in tmp_path.iterdir()} == {"made"}
+
+
+def test_opened_folder__refuses_bits_of_another_graph(random_csr, tmp_path):
+    graph = make_graph(random_csr)
+    purify.purify(graph, tmp_path / "made", **HOW, ratio=0.3)
+    with pytest.raises(FolderError, match=r"is not of .* another graph"):
+        purify.open_purified(tmp_path / "made", make_graph(random_csr, seed=1))
+    path = tmp_path / "made" / "dropped.npy"
+    bits = np.unpackbits(np.load(path), bitorder="little")
+    for change, told in ((np.flatnonzero(bits)[:4], "keeps"), (slice(0, 8), "bytes; .* are expected")):
+        changed = bits.copy()
+        changed[change] = 0
+        np.save(path, np.packbits(changed if told == "keeps" else changed[8:], bitorder="little"))
+        with pytest.raises(FolderError, match=rf"dropped\.npy .*{told}"):
+            _ = purify.open_purified(tmp_path / "made", graph).graph
+    one, other = np.flatnonzero(bits)[0], np.flatnonzero(bits[: graph.num_arcs] == 0)[0]
+    bits[[one, other]] = 0, 1
+    np.save(path, np.packbits(bits, bitorder="little"))
+    with pytest.raises(FolderError, match=r"dropped\.npy is damaged: indices holds the arc"):
+        _ = purify.open_purified(tmp_path / "made", graph).graph
 
 
 def test_purify_like__any_number_of_ranks_writes_the_same(random_csr, together, tmp_path):

@@ -120,7 +120,7 @@ def test_score__how_it_is_computed_changes_nothing(graph, structure, features, s
     for name in ("ahp", "iv", "hav"):
         np.testing.assert_allclose(by_node(other, name), by_node(plain, name), atol=1e-6)
     for got, wanted in zip(other.edges(), plain.edges(), strict=True):
-        np.testing.assert_allclose(got, wanted, atol=1e-6)
+        np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=1e-6)  # they are rounded
 
 
 @pytest.mark.parametrize("num_ranks", [1, 3])
@@ -236,8 +236,8 @@ def test_score__of_two_views_averages_edges_and_strange_adds_them(graph, structu
     np.testing.assert_allclose(np.ptp((strange - zscores(total, scored))[scored]), 0, atol=1e-6)
     mean_ahp = (by_node(one, "ahp") + by_node(two, "ahp")) / 2  # nothing is trimmed here
     np.testing.assert_allclose(by_node(both, "ahp"), mean_ahp, rtol=1e-6)
-    np.testing.assert_allclose(both.edges().mean, (one.edges().mean + two.edges().mean) / 2, rtol=1e-6)
-    np.testing.assert_allclose(both.edges().var, (one.edges().var + two.edges().var) / 2, rtol=1e-6)
+    np.testing.assert_allclose(both.edges().mean, (one.edges().mean + two.edges().mean) / 2, rtol=2e-4)  # rounded
+    np.testing.assert_allclose(both.edges().var, (one.edges().var + two.edges().var) / 2, rtol=2e-3, atol=1e-6)
     assert both.num_samples == 8
     assert sorted(path.name for path in both.folder.iterdir()) == sorted(path.name for path in one.folder.iterdir())
     assert both.metrics["ahp"]["num_anomalies"] == 6

@@ -44,6 +44,15 @@ RECIPE = replace(
         burn_in_epochs=None,
     ),
 )
+
+
+def with_encoder(encoder: str, recipe=RECIPE):
+    """The recipe for an encoder other than the GCN, which begins at X."""
+    network, batching = replace(recipe.network, encoder=encoder), replace(recipe.batching, exact_first_hop=False)
+    return replace(recipe, network=network, batching=batching)
+
+
+RECIPES = {"gcn": RECIPE, "sage": with_encoder("sage"), "gat": with_encoder("gat")}
 RECORD = train.Record(checkpoint_every=5, log_every=4, tensorboard=False)
 EVERY_PAIR = label_options(Config()) | {"num_sources": None, "pairs_per_class": None}
 
@@ -91,22 +100,27 @@ def sample_hashes(out: Path) -> dict[str, str]:
     return {path.name: hash_file(path) for path in sorted((out / "samples").glob("*.safetensors"))}
 
 
+@pytest.fixture(scope="module", params=RECIPES)
+def encoder(request) -> str:
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def finished(labels, tmp_path_factory) -> Path:
+def finished(labels, encoder, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("whole")
-    run(labels, out)
+    run(labels, out, RECIPES[encoder])
     return out
 
 
-def test_train__writes_samples_that_rebuild_the_model(finished):
+def test_train__writes_samples_that_rebuild_the_model(finished, encoder):
     samples = open_samples(finished / "samples")
     assert len(samples) == 3
     model = HopModel(**samples.model)
     for sample in samples:
         model.load_state_dict(sample)
     graph = make_graph()
-    x = encoder_input(graph)
-    assert embed_graph(model, graph.indptr, graph.indices, x, propagated=True).isfinite().all()
+    x, exact = encoder_input(graph, RECIPES[encoder]), encoder == "gcn"
+    assert embed_graph(model, graph.indptr, graph.indices, x, propagated=exact).isfinite().all()
 
 
 def test_train__writes_metrics(finished):
@@ -119,11 +133,11 @@ def test_train__writes_metrics(finished):
     assert all(line["num_pairs"] > 0 and line["rss_bytes"] > 0 for line in lines)
 
 
-def test_train__learns(labels, tmp_path):
+def test_train__learns(labels, encoder, tmp_path):
     run(
         labels,
         tmp_path,
-        replace(RECIPE, plan=replace(RECIPE.plan, burn_in_steps=160)),
+        replace(RECIPES[encoder], plan=replace(RECIPE.plan, burn_in_steps=160)),
         record=replace(RECORD, log_every=20),
     )
     lines = metrics(tmp_path)
@@ -131,15 +145,15 @@ def test_train__learns(labels, tmp_path):
     assert min(lines[-1]["accuracy"]) > 0.5
 
 
-def test_train__returns_a_finished_folder_as_it_is(labels, finished):
+def test_train__returns_a_finished_folder_as_it_is(labels, encoder, finished):
     before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
-    assert len(run(labels, finished)) == 3
+    assert len(run(labels, finished, RECIPES[encoder])) == 3
     assert before == {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_train__does_not_depend_on_the_workers(labels, finished, tmp_path, workers):
-    run(labels, tmp_path, workers=workers)
+def test_train__does_not_depend_on_the_workers(labels, encoder, finished, tmp_path, workers):
+    run(labels, tmp_path, RECIPES[encoder], workers=workers)
     assert sample_hashes(tmp_path) == sample_hashes(finished)
 
 
@@ -160,19 +174,19 @@ def cut_short(*arguments, **options):
         yield step
 
 train.run_chain = cut_short
-t.run(Path(sys.argv[1]), Path(sys.argv[2]))
+t.run(Path(sys.argv[1]), Path(sys.argv[2]), t.RECIPES[sys.argv[4]])
 """
 
 
 @pytest.mark.gate
-def test_train__killed_at_several_steps_ends_in_the_same_bytes(labels, finished, tmp_path):
+def test_train__killed_at_several_steps_ends_in_the_same_bytes(labels, encoder, finished, tmp_path):
     code = CHILD.format(tests=str(Path(__file__).parent))
     for steps in (7, 9):  # two steps after a checkpoint; then between a sample and the checkpoint that counts it
-        command = [sys.executable, "-c", code, str(labels), str(tmp_path), str(steps)]
+        command = [sys.executable, "-c", code, str(labels), str(tmp_path), str(steps), encoder]
         child = subprocess.run(command, timeout=120, capture_output=True, text=True)
         assert child.returncode == -signal.SIGKILL, child.stderr
         assert not (tmp_path / "samples" / "manifest.json").exists()
-    run(labels, tmp_path)
+    run(labels, tmp_path, RECIPES[encoder])
     assert sample_hashes(tmp_path) == sample_hashes(finished)
     logged, expected = metrics(tmp_path), metrics(finished)
     assert [line["step"] for line in logged] == [line["step"] for line in expected]
@@ -377,7 +391,7 @@ LARGE = replace(
 )
 
 
-@pytest.mark.parametrize("recipe", [RECIPE, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize("recipe", [*RECIPES.values(), LARGE], ids=[*RECIPES, "large"])
 def test_steps__do_not_depend_on_the_threads(labels, tmp_path, monkeypatch, recipe):
     """Small ones have one thread; large ones are cut into the same blocks, here some more than there would be."""
     monkeypatch.setattr("hcm_scale.model._BLOCK_PRODUCTS", 1 << 19)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -197,3 +198,11 @@ def test_community__of_ten_million_nodes_stays_within_8_gib():
         "assert peak_rss_bytes() < 8 << 30, peak_rss_bytes(); print(g.num_edges, peak_rss_bytes())"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("make", [partial(synthetic.community, 20_000), partial(synthetic.rmat, 8)])
+def test_attributes__of_half_precision_are_the_others_rounded(make):
+    whole, half = make(seed=3), make(seed=3, dtype="float16")
+    assert half.x.dtype == np.float16
+    np.testing.assert_array_equal(half.x, whole.x.astype(np.float16))
+    np.testing.assert_array_equal(half.indices, whole.indices)

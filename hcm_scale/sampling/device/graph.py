@@ -28,7 +28,7 @@ from torch import Tensor
 
 from hcm_scale.base.device import copy_into_device, copy_to_device
 from hcm_scale.base.rng import key
-from hcm_scale.base.spmm import gcn_scale
+from hcm_scale.base.spmm import ModelInput, Propagated, gcn_scale
 from hcm_scale.model import Block
 
 ROUNDS = 24
@@ -36,6 +36,7 @@ MAX_SIZE = 2**31 - 1
 GOLDEN = 0x9E3779B9
 MULTIPLIERS = (0x7FEB352D, 0x846CA68B)  # of Chris Wellons' lowbias32
 _MASK = 0xFFFFFFFF
+_MANY_ENTRIES = 1 << 22  # of a CSR: with fewer the cores make Â x sooner than a kernel is compiled
 
 
 def mix(word: Tensor) -> Tensor:
@@ -90,18 +91,27 @@ def graph_to(
     device: torch.device | str,
     indptr: NDArray[np.int64],
     indices: NDArray[Any],
-    x: NDArray[np.float32],
+    x: ModelInput,
     num_columns: int | None = None,
     weights: NDArray[np.float32] | None = None,
 ) -> DeviceGraph:
-    """Copies a graph and its attributes, in pieces; `num_columns` of at least q leaves room beside the attributes."""
+    """Copies a graph and its attributes, in pieces; `num_columns` of at least q leaves room beside the attributes.
+
+    An x that is not made yet is made there.
+    """
     if len(x) != len(indptr) - 1:
         raise ValueError(f"x has {len(x)} rows; the graph has {len(indptr) - 1} nodes")
     padded = torch.zeros(len(x), num_columns or x.shape[1], device=device)
-    copy_into_device(padded[:, : x.shape[1]], x)
     arrays = [indptr, indices, *([] if weights is None else [weights])]
     starts, near, *edges = (copy_to_device(array, device) for array in arrays)
     scale = torch.from_numpy(gcn_scale(indptr, weights)).to(device)
+    is_made = False
+    if isinstance(x, Propagated) and len(indices) == len(x.indices) >= _MANY_ENTRIES and weights is None:
+        from hcm_scale.base.spmm_device import propagate_into  # imports Triton
+
+        is_made = propagate_into(padded, starts, near, scale, x.x)
+    if not is_made:
+        copy_into_device(padded[:, : x.shape[1]], np.asarray(x))
     return DeviceGraph(starts, near, scale, padded, x.shape[1], *edges)
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bench.convergence import effective_samples, r_hat, split
+from hcm_scale.stages.convergence import diagnose, effective_samples, r_hat, split
 
 
 def test_independent_chains__have_converged_and_count_in_full():
@@ -31,3 +31,22 @@ def test_chains__that_stand_apart_or_drift_have_not_converged():
 
 def test_split__leaves_out_the_middle_of_an_odd_number():
     assert split(np.arange(5.0).reshape(1, 5, 1))[:, :, 0].tolist() == [[0, 1], [3, 4]]
+
+
+def test_chains__that_never_move_agree():
+    still = np.ones((2, 6, 3))
+    assert r_hat(still).tolist() == [1, 1, 1]
+    assert np.isfinite(effective_samples(still)).all()
+
+
+def test_text__says_what_the_numbers_mean():
+    draws = np.random.default_rng(0).normal(size=(2, 1_000, 40))
+    few, long = (dict(zip("ab", draws[:, :count], strict=True)) for count in (5, 1_000))
+    assert "a R-hat" in diagnose(few)["text"]
+    assert "So few samples cannot show" in diagnose(few)["text"]
+    assert "Each chain has converged" in diagnose(long)["text"]
+    drifting = {"a": draws[0, :100] + np.linspace(0, 4, 100)[:, None]}
+    assert "have not converged" in diagnose(drifting)["text"]
+    assert diagnose(drifting)["chains"][0]["share_above"] == 1
+    assert "too few samples" in diagnose({"a": draws[0, :3]})["text"]
+    assert diagnose({"a": np.zeros((4, 0))}) is None

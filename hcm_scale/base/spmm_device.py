@@ -1,0 +1,50 @@
+"""Rows of Â x made on a CUDA device: importing this module imports Triton.
+
+A program of the Triton kernel makes one row, entry after entry, by the steps of the CPU's kernel (`spmm.py`), so the
+numbers are those of the CPU, to the bit. Device memory beside the graph and the result: x, or as many of its columns at
+a time as there is room for.
+"""
+
+from __future__ import annotations  # the kernel's `tl.constexpr` stay unread where Triton is missing
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hcm_scale.base.device import copy_to_device, free_bytes
+from hcm_scale.base.triton_jit import AVAILABLE, jit, tl, triton
+
+_MOST_COLUMNS = 1024  # of a row that one program makes
+_ROOM = 1.1  # device memory asked for, over what the columns take
+
+
+def propagate_into(out: Tensor, indptr: Tensor, indices: Tensor, scale: Tensor, x: NDArray[np.float32]) -> bool:
+    """Whether the first columns of `out`, (n, q or more), were filled with Â x: not without Triton, or without room.
+
+    The others are on the device already; edges weigh 1.
+    """
+    num_rows, num_columns = x.shape
+    room = free_bytes(out.device) / (_ROOM * 4 * max(1, num_rows))
+    at_once = int(min(num_columns, _MOST_COLUMNS, room))
+    if not AVAILABLE or at_once < 1:
+        return False
+    for first in range(0, num_columns, at_once):
+        part = copy_to_device(x[:, first : first + at_once], out.device)
+        size = part.shape[1]
+        arguments = indptr, indices, scale, part, out[:, first:], out.stride(0), size
+        _make_row[(num_rows,)](*arguments, COLUMNS=triton.next_power_of_2(size), num_warps=1)
+    return True
+
+
+@jit
+def _make_row(indptr, indices, scale, x, out, stride, num_columns, COLUMNS: tl.constexpr):
+    """Row u of Â x."""
+    u = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, COLUMNS)
+    inside = column < num_columns
+    own = tl.load(scale + u)
+    total = own * tl.load(x + u * num_columns + column, mask=inside, other=0.0)
+    for e in range(tl.load(indptr + u), tl.load(indptr + u + 1)):
+        v = tl.load(indices + e).to(tl.int64)
+        total += tl.load(scale + v) * tl.load(x + v * num_columns + column, mask=inside, other=0.0)
+    tl.store(out + u * stride + column, own * total, mask=inside)
