@@ -266,10 +266,8 @@ def phone(driver: str) -> Iterator[Browser]:
     yield from _session(driver, mobileEmulation={"deviceMetrics": metrics})
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def own_plugins(monkeypatch):
     """Plug-ins that a test registers are gone after it."""
     before = plugins._registered
     monkeypatch.setattr(plugins, "_registered", {group: dict(found) for group, found in before.items()})
-    yield
-    plugins._listed.cache_clear()

@@ -33,7 +33,7 @@ ENCODERS = ["sage", "gat", "Gin"]
 
 
 @pytest.fixture(autouse=True)
-def registered(own_plugins):
+def registered():
     plugins.register("encoders", Gin)
 
 

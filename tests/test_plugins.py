@@ -21,9 +21,6 @@ ROOT = Path(__file__).resolve().parents[1]
 TEMPLATE = ROOT / "examples" / "plugin"
 
 
-pytestmark = pytest.mark.usefixtures("own_plugins")
-
-
 def write_distribution(folder: Path, code: str, group: str = "similarities", version: str = "1.0") -> None:
     """A distribution `odd-ones` with the plug-in `odd`, as an installer leaves it."""
     (folder / "odd_ones.py").write_text(code)
@@ -40,6 +37,7 @@ def distribution(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path
     sys.modules.pop("odd_ones", None)
+    plugins._listed.cache_clear()
 
 
 def minus_l1(a, b):
@@ -190,7 +188,7 @@ listed.words = "It was planted, says a list"
 
 
 @pytest.fixture
-def found(tmp_path, own_plugins) -> HCM:
+def found(tmp_path) -> HCM:
     return small_detector(planted_graph(), evidence=[listed], run_dir=tmp_path / "run")
 
 

@@ -39,7 +39,7 @@ VALUES = {name: 3 for name in HCM().get_params() if name not in OWN} | {
 
 
 @pytest.fixture(autouse=True)
-def registered(own_plugins):
+def registered():
     plugins.register("evidence", lambda graph, features: graph.degrees, "many_neighbors")
 
 
