@@ -11,7 +11,9 @@ Nothing is read or compiled at import. The log says once that something is being
 the time. Asking for the row of the neighbour eight places ahead more than doubled the rate of 20-column rows that do
 not fit the cache. It changes no result; a place outside the array is harmless. `fetch_add` is an addition that threads
 may make to the same element at the same time: a kernel that scatters into an array of counts would otherwise need an
-array for each thread. Integers only: their sum does not depend on the order.
+array for each thread. Integers only: their sum does not depend on the order. `relu_tile` and `narrow_tile` are products
+whose sums stay in registers, for kernels that go on with them in the nearest cache: an aarch64 core does twice as many
+a second as with torch, where matrices have 64 columns.
 """
 
 import contextlib
@@ -143,6 +145,60 @@ def _fetch_add(typing_context: Any, array: Any, place: Any, value: Any) -> Any:
 
 
 fetch_add: Any = intrinsic(_fetch_add)
+
+TILE_ROWS = TILE_DEPTH = 4  # rows of x, and of the weights that are read together
+TILE_COLUMNS, NARROW_COLUMNS = 16, 4  # sums of four such rows fit sixteen registers
+
+
+def _tile(num_columns: int, relu: bool) -> Any:
+    """The instruction that computes four rows and so many columns of a product."""
+    f32, i32, i64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
+    wide, deep = ir.VectorType(f32, num_columns), ir.VectorType(f32, TILE_DEPTH)
+    zeros, everywhere = ir.Constant(wide, [0.0] * num_columns), ir.VectorType(i32, num_columns)
+
+    def affine(typing_context: Any, x: Any, row: Any, weight: Any, bias: Any, column: Any, out: Any) -> Any:
+        """A tile of out = x weight + bias, its rows from `row` and columns from `column` on; all contiguous float32.
+
+        Nothing is checked. The rows of weight are a multiple of TILE_DEPTH, its columns one of the tile's.
+        """
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            arrays = [context.make_array(signature.args[k])(context, builder, arguments[k]) for k in (0, 2, 3, 5)]
+            (x, weight, bias, out), first, column = arrays, arguments[1], arguments[4]
+            depth, width = (builder.extract_value(weight.shape, k) for k in (0, 1))
+            rows = [builder.add(first, i64(i)) for i in range(TILE_ROWS)]
+            name, kind = f"llvm.fma.v{num_columns}f32", ir.FunctionType(wide, [wide] * 3)
+            fma = cgutils.get_or_insert_function(builder.module, kind, name)
+            sums = [cgutils.alloca_once_value(builder, zeros) for _ in rows]
+
+            def pointer(array: Any, row: Any, width: Any, place: Any, kind: Any) -> Any:
+                start = builder.gep(array.data, [builder.add(builder.mul(row, width), place)])
+                return builder.bitcast(start, kind.as_pointer())
+
+            with cgutils.for_range(builder, builder.udiv(depth, i64(TILE_DEPTH))) as loop:
+                begin = builder.mul(loop.index, i64(TILE_DEPTH))
+                read = [builder.load(pointer(x, row, depth, begin, deep), align=4) for row in rows]
+                for k in range(TILE_DEPTH):
+                    line = builder.load(pointer(weight, builder.add(begin, i64(k)), width, column, wide), align=4)
+                    for part, total in zip(read, sums, strict=True):
+                        lane = ir.Constant(everywhere, [k] * num_columns)
+                        factor = builder.shuffle_vector(part, ir.Constant(deep, ir.Undefined), lane)
+                        builder.store(builder.call(fma, [factor, line, builder.load(total)]), total)
+            offset = builder.load(pointer(bias, i64(0), width, column, wide), align=4)
+            for row, total in zip(rows, sums, strict=True):
+                made = builder.fadd(builder.load(total), offset)
+                if relu:  # a NaN stays one
+                    made = builder.select(builder.fcmp_ordered("<", made, zeros), zeros, made)
+                builder.store(made, pointer(out, row, width, column, wide), align=4)
+            return context.get_dummy_value()
+
+        return types.void(x, row, weight, bias, column, out), generate
+
+    return intrinsic(affine)
+
+
+relu_tile: Any = _tile(TILE_COLUMNS, relu=True)  # of relu(x weight + bias)
+narrow_tile: Any = _tile(NARROW_COLUMNS, relu=False)
 
 trailing_zeros: Any = _trailing_zeros
 tuple_setitem: Any = _tuple_setitem  # on a tuple in registers: no copy is made

@@ -333,8 +333,8 @@ class Results:
         chains, *ends = pipeline.convergence(self._found().folder)
         ids, shortest = self.ids_, min(map(len, chains.values()))
         names = [f"{ids[u]} - {ids[v]}" for u, v in zip(*ends, strict=True)]
-        groups = {"posterior": {"hop": np.stack([chain[-shortest:] for chain in chains.values()])}}
-        labels = {"coords": {"edge": names}, "dims": {"hop": ["edge"]}}
+        groups: dict[str, Any] = {"posterior": {"hop": np.stack([chain[-shortest:] for chain in chains.values()])}}
+        labels: dict[str, Any] = {"coords": {"edge": names}, "dims": {"hop": ["edge"]}}
         is_old = arviz.__version__.startswith("0.")
         return arviz.from_dict(**groups, **labels) if is_old else arviz.from_dict(groups, **labels)
 

@@ -4,10 +4,10 @@ A sample is an embedding z (n, width) and a pair head: |z_u - z_v| -> Linear -> 
 on a directed graph). The predicted hop is the expected class under softmax, or the likeliest one. Mean and sum of
 squared deviations are updated by Welford's rule and stored as float32; the variance divides by the number of samples.
 
-Edges are listed chunk by chunk from the CSR, and each chunk is computed by one thread in the cache of its core: a
-kernel writes the inputs of the pairs, torch multiplies, a kernel does the rest. Chunks do not depend on the threads, so
-neither does any result. Memory: one embedding, 8 bytes per edge (in files of a folder, if one is given), and per
-thread a chunk of width + hidden floats per edge. On a CUDA device the ends and moments of the edges stay on the device,
+Edges are listed chunk by chunk from the CSR, and each chunk is computed by one thread, 64 edges at a time from the
+rows of z to the moments, in the nearest cache of its core. Chunks do not depend on the threads, so neither does any
+result. Memory: one embedding, 8 bytes per edge (in files of a folder, if one is given), and per thread the ends of a
+chunk of edges. On a CUDA device the ends and moments of the edges stay on the device,
 16 bytes per edge (device.py).
 
 On disk (`save_hops`, `open_hops`) an edge takes 4 bytes. Its variance is a float16. Its mean, from 1 to below 256, is
@@ -28,10 +28,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hcm_scale.base import files
-from hcm_scale.base.jit import kernel, prefetch
+from hcm_scale.base.jit import (
+    NARROW_COLUMNS,
+    TILE_COLUMNS,
+    TILE_DEPTH,
+    TILE_ROWS,
+    kernel,
+    narrow_tile,
+    prefetch,
+    relu_tile,
+)
 from hcm_scale.base.names import MODEL_SIZES, Hop
 from hcm_scale.base.npy import Rule, nameless_array, open_array, save_converted
-from hcm_scale.base.threads import run_in_slices, share_parts, torch_threads
+from hcm_scale.base.threads import run_in_slices, share_parts
 from hcm_scale.score.edge_index import EdgeIndex, PairHead, check_finite, check_sample
 
 MEAN_FILE, VAR_FILE = "edges_mean.npy", "edges_var.npy"
@@ -42,7 +51,7 @@ _MEAN: Rule = (
     f"legal are codes of hops from 1 to {_MOST_HOPS}, and {_NOT_SCORED} for none",
 )
 _VARIANCE: Rule = (lambda found: ~(found < 0), "legal are numbers of 0 or more, and NaN for none")
-CPU_CHUNK_EDGES = 1 << 14  # 64 + 64 floats per edge: 8 MB; 5 ms of one core, of which Python takes a hundredth
+CPU_CHUNK_EDGES = 1 << 14  # 5 ms of one core, of which Python takes a hundredth
 CUDA_CHUNK_EDGES = 1 << 18  # 400 MB
 
 
@@ -169,38 +178,35 @@ def _predict_on_cpu(
 ) -> int:
     """Updates the moments of every edge with every sample; returns the number of samples, `count` of them earlier."""
     starts = range(0, edges.num_edges, chunk)
-    buffers: list[tuple[Tensor, Tensor]] = []  # of each thread, for the input and the output of a product
-    one_at_a_time = threading.Lock()
+    num_threads, one_at_a_time = max(1, min(numba.get_num_threads(), len(starts))), threading.Lock()
 
-    def predict(me: int, first: int) -> None:
-        left, right, number = edges.edges(first, min(first + chunk, edges.num_edges))
-        k = len(number)
-        pairs, hidden = (buffer[:k] for buffer in buffers[me])
-        pair_inputs((0, k), rows, left, right, edges.directed, pairs.numpy())
-        torch.addmm(head.bias0, pairs, head.weight0, out=hidden)
-        update_moments((0, k), hidden.numpy(), last_layer, number, expected, count, tuple(moments))
-        check_finite(bool(np.isfinite(moments.mean[number]).all()), count)
+    def predict(_: int, first: int) -> None:
+        pairs = edges.edges(first, min(first + chunk, edges.num_edges))
+        check_finite(update_moments(pairs, edges.directed, rows, layers, expected, count, tuple(moments)), count)
         with one_at_a_time:
-            on_edges(k)
+            on_edges(len(pairs[0]))
 
     for z, head in samples:
         check_sample(edges, z, head)
         count += 1
-        rows = np.ascontiguousarray(z.numpy(force=True))
-        last_layer = np.ascontiguousarray(head.weight1.T.numpy(force=True)), head.bias1.numpy(force=True)
-        if not buffers:
-            num_threads = max(1, min(numba.get_num_threads(), len(starts)))
-            width, hidden_width = head.weight0.shape
-            buffers += [(torch.empty(chunk, width), torch.empty(chunk, hidden_width)) for _ in range(num_threads)]
-        with torch_threads(1):
-            share_parts(len(buffers), starts, predict)
+        rows, layers = np.ascontiguousarray(z.numpy(force=True)), _layers(head)
+        share_parts(num_threads, starts, predict)
         on_sample(count, moments)
     return count
 
 
+def _layers(head: PairHead) -> tuple[Any, ...]:
+    """Weights and biases for `update_moments`, with zeros to fill its tiles, and the number of classes."""
+    weight0, bias0, weight1, bias1 = (np.asarray(part.numpy(force=True), np.float32) for part in head)
+    (width, hidden), num_classes = weight0.shape, len(bias1)
+    more = -width % TILE_DEPTH, -hidden % TILE_COLUMNS, -num_classes % NARROW_COLUMNS
+    first = np.pad(weight0, ((0, more[0]), (0, more[1]))), np.pad(bias0, (0, more[1]))
+    return *first, np.pad(weight1, ((0, more[1]), (0, more[2]))), np.pad(bias1, (0, more[2])), num_classes
+
+
 _AHEAD = 8  # edges between prefetching a row and reading it
 _LINE = 16  # floats
-_BLOCK = 64  # edges whose logits are turned into hops together, one vector operation after the other
+_BLOCK = 64  # edges that are computed together, a multiple of TILE_ROWS: 48 KB for a head of 64 x 64
 _LOG2_E, _LN_2_HIGH, _LN_2_LOW = 1.4426950408889634, 0.6931471803691238, 1.9082149292705877e-10
 _LOWEST = -700.0  # e to this power is nothing beside 1, and no subnormal number
 _SERIES = tuple(1.0 / math.factorial(k) for k in range(13, -1, -1))
@@ -208,34 +214,22 @@ _BIAS, _MANTISSA_BITS = np.int64(1023), np.int64(52)
 
 
 @kernel(allocates=False)
-def pair_inputs(part, z, left, right, signed, out):
-    """out[i] = |z[left[i]] - z[right[i]]|, without the absolute value where `signed`."""
+def _pair_inputs(pairs, first, size, signed, z, out):
+    """out[i] = |z[left] - z[right]| of pair first + i for i < size, without the absolute value where `signed`."""
+    left, right, _ = pairs
     width = z.shape[1]
     last = len(right) - 1
-    for i in range(part[0], part[1]):
-        ahead = np.int64(right[min(i + _AHEAD, last)]) * width
+    for i in range(size):
+        ahead = np.int64(right[min(first + i + _AHEAD, last)]) * width
         for k in range(0, width, _LINE):
             prefetch(z, ahead + k)
-        a, b, row = z[left[i]], z[right[i]], out[i]
+        a, b, row = z[left[first + i]], z[right[first + i]], out[i]
         if signed:
             for k in range(width):
                 row[k] = a[k] - b[k]
         else:
             for k in range(width):
                 row[k] = abs(a[k] - b[k])
-
-
-@kernel(allocates=False, fastmath={"contract", "reassoc", "nsz"})
-def _class_logits(hidden, weight, bias, out):
-    """out[c, i] = relu(hidden[i]) . weight[c] + bias[c]; a NaN stays one."""
-    for i in range(len(hidden)):
-        row = hidden[i]
-        for c in range(len(bias)):
-            total = np.float32(0.0)
-            of_class = weight[c]
-            for k in range(len(row)):
-                total += (row[k] if not row[k] < 0 else np.float32(0.0)) * of_class[k]
-            out[c, i] = total + bias[c]
 
 
 @kernel(inline="always")
@@ -282,30 +276,42 @@ def _likeliest_hops(logits, size, out):
 
 
 @kernel
-def update_moments(part, hidden, head, number, expected, count, moments):
-    """Welford's step of edge number[i] with the hop that the hidden layer of pair i predicts.
+def update_moments(pairs, signed, z, layers, expected, count, moments):
+    """Welford's step of every pair with the hop that its rows of z predict; whether all predictions are finite.
 
-    `head` are weight, (C, hidden), and bias of the last layer, `moments` mean and squared deviations; `count` includes
-    this sample. Arithmetic is float64 from the logits on, so that a step adds one float32 rounding to each moment.
-    Where a logit is not finite, which argmax would hide, both become NaN.
+    `pairs` are left ends, right ends and numbers of edges, `layers` those of the head (see `_layers`), `moments` mean
+    and squared deviations; `count` includes this sample. Arithmetic is float64 from the logits on, so that a step adds
+    one float32 rounding to each moment. Where a logit is not finite, which argmax would hide, both become NaN.
     """
-    weight, bias = head
+    weight0, bias0, weight1, bias1, num_classes = layers
     mean, m2 = moments
-    logits = np.empty((len(bias), _BLOCK), np.float32)
+    inputs, hidden = np.zeros((_BLOCK, len(weight0)), np.float32), np.empty((_BLOCK, len(bias0)), np.float32)
+    outputs, logits = np.empty((_BLOCK, len(bias1)), np.float32), np.empty((num_classes, _BLOCK), np.float32)
     top, total, hops = np.empty(_BLOCK, np.float32), np.empty(_BLOCK), np.empty(_BLOCK)
-    for first in range(part[0], part[1], _BLOCK):
-        size = min(_BLOCK, part[1] - first)
-        _class_logits(hidden[first : first + size], weight, bias, logits)
+    sum_of_all = 0.0
+    for first in range(0, len(pairs[0]), _BLOCK):
+        size = min(_BLOCK, len(pairs[0]) - first)
+        _pair_inputs(pairs, first, size, signed, z, inputs)
+        for i in range(0, size, TILE_ROWS):
+            for k in range(0, len(bias0), TILE_COLUMNS):
+                relu_tile(inputs, i, weight0, bias0, k, hidden)
+            for k in range(0, len(bias1), NARROW_COLUMNS):
+                narrow_tile(hidden, i, weight1, bias1, k, outputs)
+        for c in range(num_classes):
+            for i in range(size):
+                logits[c, i] = outputs[i, c]
         if expected:
             _expected_hops(logits, size, top, total, hops)
         else:
             _likeliest_hops(logits, size, hops)
         for i in range(size):
-            hop, e = hops[i], number[first + i]
-            for c in range(len(bias)):
+            hop, e = hops[i], pairs[2][first + i]
+            for c in range(num_classes):
                 hop += 0.0 * logits[c, i]
             old = np.float64(mean[e]) if count > 1 else 0.0
             spread = np.float64(m2[e]) if count > 1 else 0.0
             new = old + (hop - old) / count
             mean[e] = new
             m2[e] = spread + (hop - old) * (hop - new)
+            sum_of_all += new
+    return np.isfinite(sum_of_all)

@@ -1,5 +1,6 @@
 """Clients of `hcm-scale serve` that close too early, and the end of the server: nothing on stderr but what is meant."""
 
+import functools
 import re
 import signal
 import socket
@@ -72,7 +73,8 @@ def test_fault_of_the_server__is_still_told(run_dir, capfd, monkeypatch):
 def test_signal__ends_the_server_with_its_status_and_one_line(run_dir, signum, tmp_path):
     with open(tmp_path / "err", "w") as err:
         command = [sys.executable, "-m", "hcm_scale", "serve", str(run_dir)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=err, text=True)
+        heard = functools.partial(signal.signal, signum, signal.SIG_DFL)  # a job in the background ignores SIGINT
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=err, text=True, preexec_fn=heard)
     try:
         assert re.match(r"http://127.0.0.1:\d+/", process.stdout.readline())
         time.sleep(0.2)
