@@ -58,7 +58,8 @@ class Progress:
         global _num_drawn
         self.n = self._initial = initial
         self._total, self._unit, self._label, self._postfix = total, unit, label, ""
-        self._started = self._began = self._logged = time.monotonic()
+        self._started = self._logged = time.monotonic()
+        self._began: float | None = None
         self._counting = threading.Lock()  # threads share a bar
         is_terminal = sys.stderr.isatty()
         draws = (is_terminal and not writes_json) if _draws is None else _draws and (is_terminal or _num_drawn == 0)
@@ -72,16 +73,24 @@ class Progress:
             self._drawn = tqdm(total=total, unit=unit, desc=label, dynamic_ncols=True, **scaled)
 
     def begin(self) -> None:
-        """The work begins now: what came before was set-up, and says nothing about the time left."""
-        self._began = time.monotonic()
+        """The work begins now: what came before was set-up, and says nothing about the time left.
+
+        Without this call the first update begins it: the first piece may wait for compilers and cold files.
+        """
+        self._began, self._initial = time.monotonic(), self.n
 
     def skip(self, num_done: int) -> None:
         """Counts what an earlier call has done, which says nothing about the time left either."""
-        self._initial += num_done
         if num_done:
-            self.update(num_done)
+            self._initial += num_done
+            self._add(num_done)
 
     def update(self, num_more: int = 1) -> None:
+        self._add(num_more)
+        if self._began is None:
+            self.begin()
+
+    def _add(self, num_more: int) -> None:
         with self._counting:
             self.n += num_more
         notify_watcher(Step(self._label, self.n, self._total, self._unit))
@@ -103,8 +112,9 @@ class Progress:
         done, left = f"{self.n:,}", ""
         if self._total is not None:
             done += f" of {self._total:,}"
+        if self._total is not None and self._began is not None and self.n > self._initial:
             working = time.monotonic() - self._began
-            left = f", about {working * (self._total - self.n) / max(1, self.n - self._initial):,.0f} s left"
+            left = f", about {working * (self._total - self.n) / (self.n - self._initial):,.0f} s left"
         return f"{self._label:<20} {done} {self._unit}s in {seconds:,.0f} s{left}{self._postfix}"
 
     def close(self) -> None:

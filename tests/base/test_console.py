@@ -64,6 +64,20 @@ def test_time_left__is_within_a_factor_of_two_thirds_whatever_came_before(monkey
         assert bar.n == 2_000
 
 
+def test_time_left__does_not_count_a_first_piece_that_waits_for_a_compiler(monkeypatch):
+    now = 1_000.0
+    monkeypatch.setattr(console.time, "monotonic", lambda: now)
+    with console.Progress(100, "step", "train", initial=10) as bar:
+        for seconds in (40.0, *[1.0] * 8):
+            now += seconds
+            bar.update(10)
+            if bar.n == 20:
+                assert "left" not in str(bar)  # nobody knows yet
+            else:
+                (text,) = re.findall(r"about ([\d,]+) s left", str(bar))
+                assert float(text) == (100 - bar.n) / 10
+
+
 def test_bar__fits_the_terminal():
     code = "from hcm_scale.base.console import Progress\n"
     code += "with Progress(9, 'source', 'labels of pairs') as b: b.set_postfix(pairs='1' * 60); b.update(3)"
