@@ -70,7 +70,7 @@ class DefaultGraph(GraphConfig):
 
 @dataclass
 class SyntheticGraph(GraphConfig):
-    """A seeded graph of any size; R-MAT rounds `num_nodes` up to a power of two, a grid to a square."""
+    """A seeded graph of any size; a grid rounds `num_nodes` up to a square."""
 
     source: str = fixed("synthetic")
     family: str = choice("community", tables.FAMILIES)

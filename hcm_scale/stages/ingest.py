@@ -79,11 +79,11 @@ def make_default(seed: int) -> Reader:
 def make_synthetic(
     family: str, *, num_nodes: int, edges_per_node: int, num_attributes: int, attributes_dtype: str, seed: int
 ) -> Reader:
-    """A reader that makes a seeded graph; R-MAT rounds the nodes up to a power of two, a grid to a square."""
-    scale, side = max(1, math.ceil(math.log2(num_nodes))), math.ceil(math.sqrt(num_nodes))
+    """A reader that makes a seeded graph; a grid rounds the nodes up to a square."""
+    scale, side = (num_nodes - 1).bit_length(), math.ceil(math.sqrt(num_nodes))
     make = {
         "community": partial(synthetic.community, num_nodes, edges_per_node=edges_per_node),
-        "rmat": partial(synthetic.rmat, scale, edge_factor=edges_per_node),
+        "rmat": partial(synthetic.rmat, scale, num_nodes=num_nodes, edge_factor=edges_per_node),
         "grid": partial(synthetic.grid, side, side),
     }[family]
     return lambda out: make(num_attributes=num_attributes, seed=seed, dtype=attributes_dtype).save(out)

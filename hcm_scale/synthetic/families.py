@@ -96,18 +96,30 @@ def communities(num_nodes: int, *, num_communities: int | None = None, seed: int
     return members
 
 
-def rmat(scale: int, *, edge_factor: int = 8, num_attributes: int = 20, seed: int = 0, dtype: str = "float32") -> Graph:
-    """The R-MAT graph of Graph500: 2^scale nodes, edge_factor * 2^scale pairs; the attributes are noise.
+def rmat(
+    scale: int,
+    *,
+    num_nodes: int | None = None,
+    edge_factor: int = 8,
+    num_attributes: int = 20,
+    seed: int = 0,
+    dtype: str = "float32",
+) -> Graph:
+    """The R-MAT graph of Graph500: 2^scale nodes, or `num_nodes` above half of that; the attributes are noise.
 
-    >>> rmat(8, num_attributes=2, seed=1).num_nodes
-    256
+    edge_factor * num_nodes pairs are drawn among 2^scale places, which are then scaled to the nodes.
+
+    >>> rmat(8, num_attributes=2, seed=1).num_nodes, rmat(8, num_nodes=200, num_attributes=2).num_nodes
+    (256, 200)
     """
     _check("scale", scale, 0, 30)
     _check("edge_factor", edge_factor, 0, 2**20)
-    num_pairs = edge_factor * 2**scale
-    draw = partial(run_in_threads, num_pairs, rmat_pairs, _key(seed, _STRUCTURE), scale)
+    num_nodes = 2**scale if num_nodes is None else num_nodes
+    _check("num_nodes", num_nodes, 2**scale // 2 + 1, 2**scale)
+    num_pairs = edge_factor * num_nodes
+    draw = partial(run_in_threads, num_pairs, rmat_pairs, _key(seed, _STRUCTURE), scale, num_nodes)
     settings = {"scale": scale, "edge_factor": edge_factor}
-    return _make("rmat", draw, num_pairs, (2**scale, num_attributes), seed, settings, dtype)
+    return _make("rmat", draw, num_pairs, (num_nodes, num_attributes), seed, settings, dtype)
 
 
 def grid(
@@ -260,9 +272,8 @@ def add_centroids(part, members, centroids, x):
 
 
 @kernel
-def rmat_pairs(part, seed, scale, u, v):
-    """Pair e of an R-MAT graph of 2^scale nodes, labels permuted so that degree says nothing about the id."""
-    num_nodes = np.int64(1) << np.int64(scale)
+def rmat_pairs(part, seed, scale, num_nodes, u, v):
+    """Pair e of an R-MAT graph of at most 2^scale nodes, labels permuted so that degree says nothing about the id."""
     labels = mix(np.uint64(seed), 1)
     for e in range(part[0], part[1]):
         state = mix(np.uint64(seed), e + 2)
@@ -278,8 +289,8 @@ def rmat_pairs(part, seed, scale, u, v):
             right = (draw >= _RMAT_A) ^ down ^ (draw >= _RMAT_ABC)
             row = 2 * row + down
             column = 2 * column + right
-        u[e] = permute(row, scale, num_nodes, labels)
-        v[e] = permute(column, scale, num_nodes, labels)
+        u[e] = permute(row * num_nodes >> scale, scale, num_nodes, labels)
+        v[e] = permute(column * num_nodes >> scale, scale, num_nodes, labels)
 
 
 @kernel

@@ -120,14 +120,16 @@ def test_community__degree_and_community_say_nothing_about_the_node_number():
 def test_rmat__has_the_quadrant_shares_of_graph500():
     """Over one level the four quadrants are the four possible pairs of two nodes, before labels are permuted."""
     u, v = np.empty((2, 100_000), np.int32)
-    synthetic.rmat_pairs((0, len(u)), np.uint64(0), 1, u, v)
+    synthetic.rmat_pairs((0, len(u)), np.uint64(0), 1, 2, u, v)
     shares = np.bincount(2 * u + v, minlength=4) / len(u)
     expected = np.array([0.57, 0.19, 0.19, 0.05])
     assert min(np.abs(shares - expected).max(), np.abs(shares - expected[::-1]).max()) < 0.01
 
 
-def test_rmat__has_hubs_in_no_order():
-    graph = synthetic.rmat(14, num_attributes=1, seed=0)
+@pytest.mark.parametrize("num_nodes", [2**14, 10_000])
+def test_rmat__has_hubs_in_no_order(num_nodes):
+    graph = synthetic.rmat(14, num_nodes=num_nodes, num_attributes=1, seed=0)
+    assert graph.num_nodes == num_nodes
     assert graph.degrees.max() > 50 * graph.degrees.mean()
     assert abs(np.corrcoef(np.arange(graph.num_nodes), graph.degrees)[0, 1]) < 0.03
 
@@ -181,6 +183,7 @@ def test_tiny_graphs__are_made(size):
         (lambda: synthetic.community(10, num_attributes=0), "num_attributes"),
         (lambda: synthetic.rmat(31), "scale"),
         (lambda: synthetic.rmat(3, edge_factor=-1), "edge_factor"),
+        (lambda: synthetic.rmat(3, num_nodes=4), "num_nodes"),
         (lambda: synthetic.grid(0, 5), "width"),
         (lambda: synthetic.grid(5, 5, removed_share=-0.1), "removed_share"),
     ],
