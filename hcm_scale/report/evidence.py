@@ -207,9 +207,9 @@ def highest_hop(edge_mean: NDArray[np.float32]) -> float:
 
 
 def _median_hop(edge_mean: NDArray[np.float32]) -> float | None:
-    chosen = edge_mean[:: max(1, len(edge_mean) // _HOP_SAMPLE)]
-    hops = np.empty(len(chosen), edge_mean.dtype)  # of a memory map, where each value may be on a page of its own
-    run_in_slices(len(hops), lambda part: np.copyto(hops[part], chosen[part]), size=1 << 14)
+    chosen = np.arange(0, len(edge_mean), max(1, len(edge_mean) // _HOP_SAMPLE))
+    hops = np.empty(len(chosen), np.float32)  # each of which may be on a page of its own
+    run_in_slices(len(hops), lambda part: np.copyto(hops[part], edge_mean[chosen[part]]), size=1 << 14)
     hops = hops[np.isfinite(hops)]
     return float(np.median(hops)) if len(hops) else None
 

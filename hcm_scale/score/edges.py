@@ -19,7 +19,7 @@ import math
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numba
 import numpy as np
@@ -70,14 +70,31 @@ def save_hops(hops: EdgeHops, folder: Path) -> None:
         files.sync_file(folder / name)
 
 
-def open_hops(folder: Path, num_edges: int | None, room: Callable[..., NDArray[Any]] = np.empty) -> EdgeHops:
-    """What such files hold, of so many edges, in arrays made by room(shape, dtype); FolderError where they differ."""
+class Coded:
+    """Numbers of edges as they are stored: a part is decoded when it is indexed, all of it where an array is needed."""
+
+    dtype = np.dtype(np.float32)
+
+    def __init__(self, codes: NDArray[Any], decode: Callable[[Any], Any]) -> None:
+        self._codes, self._decode, self.shape = codes, decode, codes.shape
+
+    def __len__(self) -> int:
+        return len(self._codes)
+
+    def __getitem__(self, which: Any) -> Any:
+        return self._decode(self._codes[which])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        out = np.empty(self.shape, dtype or np.float32)
+        run_in_slices(len(out), lambda part: np.copyto(out[part], self[part]))
+        return out
+
+
+def open_hops(folder: Path, num_edges: int | None) -> EdgeHops:
+    """What such files hold, of so many edges, as `Coded` numbers; FolderError where they differ."""
     codes = open_array(folder / MEAN_FILE, np.uint16, (num_edges,), legal=_MEAN)
     spread = open_array(folder / VAR_FILE, np.float16, codes.shape, legal=_VARIANCE)
-    mean, var = (room(codes.shape, np.float32) for _ in range(2))
-    run_in_slices(len(codes), lambda part: np.copyto(mean[part], decoded_mean(codes[part])))
-    run_in_slices(len(codes), lambda part: np.copyto(var[part], spread[part]))
-    return EdgeHops(mean, var)
+    return EdgeHops(*cast(Any, (Coded(codes, decoded_mean), Coded(spread, lambda var: var.astype(np.float32)))))
 
 
 def encoded_mean(mean: NDArray[np.float32]) -> NDArray[np.uint16]:
@@ -94,8 +111,7 @@ def encoded_mean(mean: NDArray[np.float32]) -> NDArray[np.uint16]:
 
 def decoded_mean(codes: NDArray[np.uint16]) -> NDArray[np.float32]:
     mean = ((codes.astype(np.int32) << _DROPPED_BITS) + _ONE_BITS).view(np.float32)
-    mean[codes == _NOT_SCORED] = np.nan
-    return mean
+    return np.where(codes == _NOT_SCORED, np.float32(np.nan), mean)
 
 
 OnSample = Callable[[int, EdgeHops], object]

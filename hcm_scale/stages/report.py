@@ -11,7 +11,6 @@ import platform
 import shlex
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,6 @@ from numpy.typing import NDArray
 import hcm_scale
 from hcm_scale import shards
 from hcm_scale.base import files
-from hcm_scale.base.memory import Budget
-from hcm_scale.base.npy import new_array
 from hcm_scale.base.threads import num_cores
 from hcm_scale.features.purify import attribute_signal, attribute_trust
 from hcm_scale.graph import Graph
@@ -197,10 +194,8 @@ def _open_ranked(scores: Path, graph: Graph) -> RankedFile:
 
 
 def edge_hops(scores: Path, graph: Graph) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Mean and variance of every edge's predicted hop, in memory, or where it is short in files without names."""
-    if graph.num_edges == 0:
-        return np.zeros(0, np.float32), np.zeros(0, np.float32)
-    return open_hops(scores, graph.num_edges, partial(new_array, near=scores.parent, budget=Budget()))
+    """Mean and variance of every edge's predicted hop, each decoded where it is looked at."""
+    return open_hops(scores, graph.num_edges)
 
 
 # The summary in the terminal.

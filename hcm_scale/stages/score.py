@@ -92,7 +92,7 @@ class ScoreResult:
 
     def edges(self) -> EdgeHops:
         """Mean and variance of every edge's predicted hop, as they are stored; NaN where an edge was not scored."""
-        return open_hops(self.folder, None)
+        return EdgeHops(*map(np.asarray, open_hops(self.folder, None)))
 
 
 def open_scores(folder: Path | str) -> ScoreResult:
