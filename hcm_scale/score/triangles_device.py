@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hcm_scale.base.device import copy_from_device, copy_to_device, free_bytes
+from hcm_scale.base.device import copy_from_device, copy_into_device, copy_to_device, free_bytes
 from hcm_scale.base.triton_jit import AVAILABLE, jit, tl
 from hcm_scale.score.device import edge_ends
 from hcm_scale.score.edge_index import EdgeIndex
@@ -71,7 +71,9 @@ def _lists(edges: EdgeIndex, used: NDArray[np.bool_] | None, names: Tensor) -> l
     """Successors of every node, and the other ends of the edges that it owns, each as bounds, (n + 1,), and a list."""
     num, made, size = edges.num_edges, [], names[:0]
     ends = edge_ends(replace(edges, limit=edges.limit[:0]), names.device)
-    is_used = copy_to_device(np.ones(num, np.uint8) if used is None else used.view(np.uint8), names.device)
+    is_used = torch.ones(num, dtype=torch.uint8, device=names.device)
+    if used is not None:
+        copy_into_device(is_used, used.view(np.uint8))
     grid = (-(-num // _TILE),)
     for is_first, lengths in ((True, (_LENGTHS[0], _LENGTHS[-1])), (False, _LENGTHS)):
         count = torch.zeros(len(names), dtype=torch.int32, device=names.device)
@@ -163,8 +165,8 @@ def _count(
     LANES: tl.constexpr,
 ):
     """Counts the triangles of tasks until there are no more."""
-    program = tl.program_id(0).to(tl.int64)
-    marks, wide, lane = bits + program * num_words, tl.arange(0, ROWS * LANES), tl.arange(0, LANES)[None, :]
+    marks = bits + tl.program_id(0).to(tl.int64) * num_words
+    wide, lane = tl.arange(0, ROWS * LANES), tl.arange(0, LANES)[None, :]
     task = tl.atomic_add(queue, 1, sem="relaxed")
     while task < num_tasks:
         u, begin = tl.load(nodes + task), tl.load(begins + task)
@@ -190,7 +192,7 @@ def _count(
                 w = tl.load(successors + e, mask=inside, other=0, cache_modifier=".cg")
                 word = tl.load(marks + (w >> 5), mask=inside, other=0)
                 hit = inside & (((word >> (w & 31).to(tl.int32)) & 1) != 0)
-                place = w.to(tl.int64) + tl.where(w < HUBS, program % COPIES * HUBS, COPIES * HUBS)
+                place = w.to(tl.int64) + tl.where(w < HUBS, task % COPIES * HUBS, COPIES * HUBS)
                 tl.atomic_add(counts + place, tl.full((ROWS, LANES), 1, tl.int64), mask=hit, sem="relaxed")
                 hits += hit.to(tl.int32)
                 done += LANES

@@ -60,7 +60,8 @@ def test_closure_and_cohesion__of_a_million_nodes_are_the_same_on_the_device(mon
     edges = edge_index(graph.indptr, graph.indices)
     mean = np.random.default_rng(0).random(edges.num_edges).astype(np.float32)
     cut = closure.far_cut(mean, 0.4)
-    monkeypatch.setattr(closure, "_MANY_STEPS", 0)
+    for bound in ("_MANY_STEPS", "_FEW_STEPS"):
+        monkeypatch.setattr(closure, bound, 0)
     made = {}
     for device in ("cpu", "cuda"):
         torch.cuda.reset_peak_memory_stats()
