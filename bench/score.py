@@ -6,7 +6,8 @@ both ends of every edge, does the product, the second layer, the softmax and the
 timed beside it.
 
 Triangles are counted on an R-MAT graph, most of whose paths lead over hubs, and on one of even degrees and as many
-nodes and edges. The peer is SciPy's product of the sparse matrix with itself.
+nodes and edges. The peer is SciPy's product of the sparse matrix with itself. A CUDA device counts them in
+`python -m bench.gpu_triangles`.
 """
 
 from collections.abc import Callable, Iterator

@@ -11,6 +11,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from scipy import sparse
 
 from hcm_scale.base.spmm import gcn_scale, propagate
 from hcm_scale.hops import choose_sources, label_hops
@@ -18,7 +19,7 @@ from hcm_scale.hops.layout import degree_layout
 from hcm_scale.model import HopModel, aggregate, embed_graph
 from hcm_scale.sampling.device import batches as gpu
 from hcm_scale.sampling.device.graph import draw_rows, graph_to
-from hcm_scale.score import device, nodes
+from hcm_scale.score import closure, device, nodes
 from hcm_scale.score.edge_index import PairHead, Pairs, edge_index
 from hcm_scale.synthetic.families import community, rmat
 
@@ -161,3 +162,62 @@ def test_hops_on_device__are_those_of_the_cores(monkeypatch):
     for block, wanted in zip(blocks, reference, strict=True):
         for name in ("first", "last", "u", "v", "hop", "counts"):
             np.testing.assert_array_equal(getattr(block, name), getattr(wanted, name))
+
+
+def triangle_graphs():
+    """Adjacency matrices: skewed, a clique with nodes that have no edge, a star, no edges, no nodes."""
+    skewed = rmat(6, num_attributes=1)
+    clique, star = np.zeros((40, 40), np.int8), np.zeros((40, 40), np.int8)
+    clique[5:33, 5:33] = 1 - np.eye(28, dtype=np.int8)
+    star[0, 1:] = star[1:, 0] = 1
+    arcs = sparse.csr_array((np.ones(skewed.num_arcs, np.int8), skewed.indices, skewed.indptr), shape=(64, 64))
+    return [arcs.toarray(), clique, star, np.zeros((3, 3), np.int8), np.zeros((0, 0), np.int8)]
+
+
+@interpreted
+@pytest.mark.parametrize(("share", "kind"), [(None, np.int32), (0.6, np.int64), (0.0, np.int32)])
+@pytest.mark.parametrize("which", range(5))
+def test_triangles_on_device__equal_the_dense_count(monkeypatch, which, share, kind):
+    """Every shape of tiles, tasks that are a part of a node's edges, nodes beyond the hubs."""
+    from hcm_scale.score import triangles_device
+
+    small = {"_SHAPES": ((3, 4, 4), (1 << 62, 2, 8)), "_LENGTHS": (0, 4, 8, 1 << 30), "_SLICE": 8, "_TILE": 64}
+    for name, value in (small | {"_HUBS": 16, "_COPIES": 3}).items():
+        monkeypatch.setattr(triangles_device, name, value)
+    adjacency = triangle_graphs()[which]
+    arcs = sparse.csr_array(adjacency)
+    edges = edge_index(arcs.indptr.astype(np.int64), arcs.indices.astype(kind))
+    used = None if share is None else np.random.default_rng(0).random(edges.num_edges) < share
+    counted = np.triu(adjacency).astype(np.int64)
+    counted[np.nonzero(counted)] = True if used is None else used
+    counted += counted.T
+    found = triangles_device.triangles_on_device(edges, used, "cpu")
+    np.testing.assert_array_equal(found, np.diag(counted @ counted @ counted) // 2)
+
+
+@interpreted
+def test_closure_and_cohesion__of_many_steps_are_counted_on_the_device(monkeypatch):
+    from hcm_scale.score import triangles_device
+
+    graph, asked = rmat(6, num_attributes=1), []
+    edges = edge_index(graph.indptr, graph.indices)
+    mean = np.random.default_rng(0).random(edges.num_edges).astype(np.float32)
+    cut, count = closure.far_cut(mean, 0.4), triangles_device.triangles_on_device
+
+    def both(device):
+        return closure.cohesion(edges, device=device)[0], closure.closure(edges, mean, cut, device)
+
+    def record(*arguments):
+        asked.append(count(*arguments))
+        return asked[-1]
+
+    monkeypatch.setattr(triangles_device, "triangles_on_device", record)
+    wanted = both("cpu:0")
+    assert not asked, "few steps are left to the cores"
+    monkeypatch.setattr(closure, "_MANY_STEPS", 0)
+    monkeypatch.setattr(closure, "_FEW_STEPS", 0)
+    np.testing.assert_array_equal(both("cpu:0"), wanted)
+    assert len(asked) == 2
+    monkeypatch.setattr(triangles_device, "free_bytes", lambda _: 0)
+    np.testing.assert_array_equal(both("cpu:0"), wanted)
+    assert asked[2:] == [None, None], "there was no room"

@@ -28,7 +28,8 @@ successors are hubs, the million nodes of largest degree. They are numbered by d
 kilobytes of bits in the nearest cache, and a step is a load without a branch or a search; what is found is counted by
 each thread for itself. Others are few, and are searched for. Threads add to shared integers, so the result does not
 depend on them. Cost: O(m^1.5) steps in the worst case, about one nanosecond each; memory 1 byte per edge, 4 per far
-edge, 16 per node, four megabytes per thread.
+edge, 16 per node, four megabytes per thread. Where there are very many steps and a CUDA device has room, it counts the
+same integers (`triangles_device`).
 """
 
 import logging
@@ -51,6 +52,7 @@ _BATCH = 64  # edges whose ends are prefetched before the first of them is read
 _AHEAD = 16  # neighbours between prefetching a node's numbers and reading them
 _MAX_HUBS, _LEAST_HUB = 1 << 20, 1 << 6  # nodes, neighbours
 _FEW_STEPS = 64  # an edge: to look at all edges from both ends, for the shorter list of each, or at hubs, costs as much
+_MANY_STEPS = 1 << 34  # a second or two of sixteen cores: a CUDA device takes less, with copies and compiling
 _WORD, _LAST_BIT = np.uint64(6), np.uint64(63)
 _FILTER = 1 << 13  # bytes, most of them 0: a node whose byte is 0 is no successor and need not be searched for
 _LAST_BITS = np.uint64(_FILTER - 1)
@@ -97,11 +99,14 @@ def mark_far(mean: NDArray[np.float32], cut: Cut) -> NDArray[np.bool_]:
     return far
 
 
-def closure(edges: EdgeIndex, mean: NDArray[np.float32], cut: Cut) -> NDArray[np.float64]:
-    """log(1 + far triangles per neighbour) of every node, (n,); 0 for nodes without neighbours."""
+def closure(edges: EdgeIndex, mean: NDArray[np.float32], cut: Cut, device: str = "cpu") -> NDArray[np.float64]:
+    """log(1 + far triangles per neighbour) of every node, (n,); 0 for nodes without neighbours.
+
+    Very many triangles are counted on the device.
+    """
     if edges.directed:
         raise ValueError("closure counts triangles of undirected edges; this graph is directed: rank by ahp or hav")
-    triangles = _far_triangles(edges, mark_far(mean, cut))
+    triangles = _far_triangles(edges, mark_far(mean, cut), device)
     out = np.empty(len(triangles))
 
     def fill(part: slice) -> None:
@@ -118,7 +123,7 @@ class Rate(NamedTuple):
     of_squares: bool = False
 
 
-def cohesion(edges: EdgeIndex, rate: Rate | None = None) -> tuple[NDArray[np.float64], Rate]:
+def cohesion(edges: EdgeIndex, rate: Rate | None = None, device: str = "cpu") -> tuple[NDArray[np.float64], Rate]:
     """Logarithm of the triangles of every node over those expected, (n,), and the rate, where it is not given.
 
     Squares cannot be judged by a rate of triangles, nor the other way round: all nodes are 0 then.
@@ -132,7 +137,7 @@ def cohesion(edges: EdgeIndex, rate: Rate | None = None) -> tuple[NDArray[np.flo
     if rate is not None and rate.of_squares != (side is not None):
         log.warning("scores: of this graph and that of the model one has two sides: cohesion tells nothing")
         return out, rate
-    counted, at_random = (_triangles(edges), None) if side is None else squares(edges, side)
+    counted, at_random = (_triangles(edges, device), None) if side is None else squares(edges, side)
 
     def expect(rate: float, step: int, out: NDArray[np.float64]) -> None:
         if at_random is None:
@@ -193,20 +198,18 @@ def expect_triangles(part, indptr, indices, rate, step, out):
         out[i] = 0.5 * total
 
 
-def _triangles(edges: EdgeIndex) -> NDArray[np.int64]:
+def _triangles(edges: EdgeIndex, device: str = "cpu") -> NDArray[np.int64]:
     """Number of triangles at every node, (n,)."""
     graph, hubs, least = (edges.indptr, edges.indices), np.empty(0, np.int64), edges.num_nodes
     first, count = np.zeros(edges.num_nodes + 1, np.int64), np.zeros(edges.num_nodes, np.int64)
     successors = np.empty(0, edges.indices.dtype)  # of which the first pass says how many there are
     run_in_threads(len(count), select_successors, *graph, count, least, first, successors)
     np.cumsum(first, out=first)
+    steps = _num_steps(edges, first, 1.0)
+    if (found := _count_on_device(edges, None, steps, device)) is not None:
+        return found
     successors = np.empty(first[-1], edges.indices.dtype)
-
-    def steps(part: slice) -> int:
-        size = np.diff(first[part.start : part.stop + 1])
-        return int(((np.diff(edges.indptr[part.start : part.stop + 1]) - size) * size).sum())
-
-    if both_ways := sum(map_slices(len(count), steps)) > _FEW_STEPS * len(successors):
+    if both_ways := steps > _FEW_STEPS * len(successors):
         hubs, least = _hubs(edges.indptr)
         count[hubs] = ~np.arange(len(hubs))
     run_in_threads(len(count), select_successors, *graph, count, least, first, successors)
@@ -215,12 +218,37 @@ def _triangles(edges: EdgeIndex) -> NDArray[np.int64]:
     return count
 
 
-def _far_triangles(edges: EdgeIndex, far: NDArray[np.bool_]) -> NDArray[np.int64]:
+def _num_steps(edges: EdgeIndex, first: NDArray[np.int64], share: float) -> float:
+    """Successors of the upper ends of all edges, or nearly so many where a share of the edges counts."""
+
+    def steps(part: slice) -> float:
+        size = np.diff(first[part.start : part.stop + 1])
+        return float(((share * np.diff(edges.indptr[part.start : part.stop + 1]) - size) * size).sum())
+
+    return sum(map_slices(edges.num_nodes, steps))
+
+
+def _count_on_device(
+    edges: EdgeIndex, used: NDArray[np.bool_] | None, steps: float, device: str
+) -> NDArray[np.int64] | None:
+    """The counts of a CUDA device where there are very many steps, also an edge, and it has room; else None."""
+    if device == "cpu" or steps < max(_MANY_STEPS, _FEW_STEPS * edges.num_edges):
+        return None
+    from hcm_scale.score.triangles_device import triangles_on_device  # imports Triton
+
+    return triangles_on_device(edges, used, device)
+
+
+def _far_triangles(edges: EdgeIndex, far: NDArray[np.bool_], device: str = "cpu") -> NDArray[np.int64]:
     """Number of triangles of far edges at every node, (n,)."""
-    graph, (hubs, _) = (edges.indptr, edges.indices, edges.start, far), _hubs(edges.indptr)
+    graph = edges.indptr, edges.indices, edges.start, far
     first = np.zeros(edges.num_nodes + 1, np.int64)
     run_in_threads(edges.num_nodes, count_successors, *graph, first[1:])
     np.cumsum(first, out=first)
+    steps = _num_steps(edges, first, first[-1] / max(1, edges.num_edges))
+    if (found := _count_on_device(edges, far, steps, device)) is not None:
+        return found
+    hubs, _ = _hubs(edges.indptr)
     successors, count = np.empty(first[-1], edges.indices.dtype), first[:-1].copy()
     run_in_threads(len(count), list_successors, *graph, count, successors)
     count[:] = 0

@@ -177,9 +177,11 @@ def average_hops(
     return ahp, iv
 
 
-def with_closure(scores: NodeScores, edges: EdgeIndex, mean: NDArray[np.float32], far: Cut) -> NodeScores:
+def with_closure(
+    scores: NodeScores, edges: EdgeIndex, mean: NDArray[np.float32], far: Cut, device: str = "cpu"
+) -> NodeScores:
     """The scores with far closure; `mean` is the edges' mean hop."""
-    return scores if edges.directed else replace(scores, closure=closure(edges, mean, far))
+    return scores if edges.directed else replace(scores, closure=closure(edges, mean, far, device))
 
 
 def with_strange(
@@ -203,10 +205,12 @@ def attribute_scores(
     distance: NDArray[np.float32],
     far_share: float,
     usual: ContextScale | None = None,
+    device: str = "cpu",
 ) -> tuple[AttributeScores, ContextScale]:
     """Evidence of features x, (n, q), of their distance over every edge, (m,), and of triangles; and its scale.
 
-    `usual` is the scale of another graph, which then takes the place of this one's.
+    `usual` is the scale of another graph, which then takes the place of this one's. A CUDA device counts triangles that
+    are very many.
     """
     if usual is None:
         prediction = fit(edges.indptr, edges.indices, x)
@@ -215,8 +219,8 @@ def attribute_scores(
     else:
         unlike, surprise, prediction, spread, rate, trust = usual
     of_context, spread = context(edges, distance, surprise, spread)
-    of_closure = np.zeros(edges.num_nodes) if edges.directed else closure(edges, distance, unlike)
-    of_cohesion, rate = cohesion(both_ways(edges) if edges.directed else edges, rate)
+    of_closure = np.zeros(edges.num_nodes) if edges.directed else closure(edges, distance, unlike, device)
+    of_cohesion, rate = cohesion(both_ways(edges) if edges.directed else edges, rate, device)
     of_attributes = residual(edges.indptr, edges.indices, x, prediction)
     found = AttributeScores(of_context, of_closure, of_attributes, of_cohesion, trust)
     return found, ContextScale(unlike, surprise, prediction, spread, rate, trust)

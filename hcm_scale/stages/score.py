@@ -173,12 +173,12 @@ def score(
         propagated=propagated,
         chunk_rows=chunk_rows,
     )
-    compute = partial(_score_attributes, graph, edges, features, how, like) if world.leads else None
+    compute = partial(_score_attributes, graph, edges, features, how, like, device) if world.leads else None
     found, attributes = _predict_and_compute(device, predict, compute)
     if found is not None and attributes is not None:
         typed = replace(graph, node_types=graph.node_types or _sides(graph, features))
         num_samples = sum(len(view.samples) for view in views)
-        _write(out, typed, edges, found, attributes, how, like=like, num_samples=num_samples)
+        _write(out, typed, edges, found, attributes, how, like=like, num_samples=num_samples, device=device)
     del found  # before its files are removed
     for sharing in sharings:
         sharing.clear()
@@ -194,7 +194,7 @@ Attributes = tuple[nodes.AttributeScores, ContextScale]
 def _predict_and_compute(
     device: str, predict: Callable[[], Predicted | None], compute: Callable[[], Attributes] | None
 ) -> tuple[Predicted | None, Attributes | None]:
-    """Both results; while a GPU predicts, the cores compute what needs no prediction."""
+    """Both results; while a GPU predicts, the cores compute what needs no prediction, all but very many triangles."""
     if compute is None:
         return predict(), None
     if torch.device(device).type == "cpu":
@@ -204,7 +204,7 @@ def _predict_and_compute(
 
 
 def _score_attributes(
-    graph: Graph, edges: EdgeIndex, features: NDArray[np.float32], how: Scoring, like: Reference | None
+    graph: Graph, edges: EdgeIndex, features: NDArray[np.float32], how: Scoring, like: Reference | None, device: str
 ) -> Attributes:
     """What attributes say about the nodes, and what it is measured by; 4 bytes an edge while distances are there."""
     distance = edge_similarity(graph.indptr, graph.indices, features, "cosine", directed=graph.directed)
@@ -216,7 +216,7 @@ def _score_attributes(
         is_told = np.maximum(starts, graph.indices)[is_edge] < first
         distance[~is_told] = np.median(distance[is_told]) if is_told.any() else 1.0
     found, scale = nodes.attribute_scores(
-        every, features, distance, how.far_share, None if like is None else like.scale.context
+        every, features, distance, how.far_share, None if like is None else like.scale.context, device
     )
     if has_some and first:
         for values in (found.context, found.residual):
@@ -288,6 +288,8 @@ def _score_nodes(
     context: ContextScale,
     how: Scoring,
     like: Reference | None,
+    *,
+    device: str,
 ) -> tuple[nodes.NodeScores, Scale]:
     """All numbers of the nodes, and what they are measured by."""
     usual, scale = (None, None) if like is None else like
@@ -297,7 +299,7 @@ def _score_nodes(
     if types is not None:  # another graph's groups count, if it has any
         groups = type_groups(types) if usual is None else usual.groups
         scores = replace(scores, types=types, groups=groups)
-    scores = nodes.with_closure(scores, edges, mean, far)
+    scores = nodes.with_closure(scores, edges, mean, far, device)
     scores, strange = nodes.with_strange(scores, found.view_ahp, None if scale is None else scale.strange)
     return nodes.with_attributes(scores, attributes, usual), Scale(far, strange, context)
 
@@ -327,9 +329,10 @@ def _write(
     *,
     like: Reference | None,
     num_samples: int,
+    device: str,
 ) -> None:
     """Writes edges, table, scale, and the manifest last."""
-    rank = partial(_score_nodes, graph.node_types, edges, found, *attributes, how, like)
+    rank = partial(_score_nodes, graph.node_types, edges, found, *attributes, how, like, device=device)
     (scores, scale), _ = cast(Any, run_concurrently([rank, partial(save_hops, found.hops, out)]))
     verdict = nodes.verdict_of(scores, how.fdr, None if like is None else like.nodes)
 

@@ -16,6 +16,7 @@ from hcm_scale.graph import Graph
 from hcm_scale.model import HopModel, embed_graph
 from hcm_scale.posterior.samples import Samples, open_samples, seal_samples, write_sample
 from hcm_scale.run.stages import scoring_of
+from hcm_scale.score import closure
 from hcm_scale.stages import score as stage
 from hcm_scale.stages.edges import View
 
@@ -97,6 +98,25 @@ def test_score__equals_the_slow_twin(graph, structure, features, samples, tmp_pa
     assert table["id"].to_pylist() == [f"user {v}" for v in node]
     assert table["flags"].to_pylist()[-1] == "isolated"
     assert result.num_samples == 4
+
+
+def test_score__asks_the_device_for_triangles(graph, structure, features, samples, tmp_path, monkeypatch):
+    """Those of unlike, of all and of far edges; what the device counts stands in the table."""
+    asked, answer = [], np.zeros(N, np.int64)
+
+    def count(_edges, used, _steps, device):
+        asked.append((device, used is None))
+        return answer
+
+    monkeypatch.setattr(closure, "_count_on_device", count)
+    found = score(graph, structure, features, samples, tmp_path / "none", device="cpu:0").table()
+    assert asked == [("cpu:0", False), ("cpu:0", True), ("cpu:0", False)]
+    for name in ("context_closure", "cohesion", "closure"):
+        assert not found[name].to_numpy().any()
+    answer[5] = 7
+    found = score(graph, structure, features, samples, tmp_path / "some", device="cpu:0").table()
+    for name in ("context_closure", "cohesion", "closure"):
+        np.testing.assert_array_equal(found["node"].to_numpy()[found[name].to_numpy() > 0], [5])
 
 
 def test_score__says_how_good_it_is_per_kind(graph, structure, features, samples, tmp_path):
