@@ -13,6 +13,7 @@ Device memory, with indices of b bytes: 4 b + 1 an edge, about 100 a node, and a
 
 from __future__ import annotations  # the kernels' `tl.constexpr` stay unread where Triton is missing
 
+import contextlib
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -51,12 +52,14 @@ def triangles_on_device(edges: EdgeIndex, used: NDArray[np.bool_] | None, device
     held = (4 * edges.indices.itemsize + 1) * edges.num_edges + (_NODE_BYTES + _PROGRAMS * cores / 8) * len(out)
     if not AVAILABLE or free_bytes(device) < _MARGIN * held:
         return None
-    if edges.num_edges:
-        names = _names(copy_to_device(edges.indptr, device), edges.indices.dtype)
-        with torch.cuda.device_of(names):  # where Triton launches: this may be a thread of its own
-            counts = _count_all(*_lists(edges, used, names), num_programs=_PROGRAMS * cores)
-        copy_from_device(counts[names.long()], out)
-    return out
+    with contextlib.suppress(torch.OutOfMemoryError):  # what predicts at the same time may have taken it
+        if edges.num_edges:
+            names = _names(copy_to_device(edges.indptr, device), edges.indices.dtype)
+            with torch.cuda.device_of(names):  # where Triton launches: this may be a thread of its own
+                counts = _count_all(*_lists(edges, used, names), num_programs=_PROGRAMS * cores)
+            copy_from_device(counts[names.long()], out)
+        return out
+    return None
 
 
 def _names(indptr: Tensor, kind: np.dtype[Any]) -> Tensor:
