@@ -3,7 +3,8 @@
 - `order` and `double_places` sort. Up to 2^17 values numpy does it; more are radix sorted: a float's bits, with the
   sign turned round, are an integer that sorts as the float does, and six passes of eleven bits each, lowest first, sort
   those. In a pass every thread counts and then moves a stretch of its own, so the result does not depend on their
-  number. Memory: 24 bytes a value, 32 from 2^30 values on.
+  number. Memory: 24 bytes a value, 32 from 2^30 values on. Within `sorting_on` a CUDA device does it, with the same
+  result, for millions of values: copies and all in a quarter of the time that the passes take.
 - A double place is the best and the worst place that equal values hold, added; place 1 is the largest. From double
   places `at_places` and `quantiles` find the value in any place without a second sort.
 - `find_rank` and `value_at` find the value at a rank of a float32 array in two passes without a copy: one counts the
@@ -12,7 +13,8 @@
 - `sort_row` sorts a row of a CSR in place.
 """
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numba
@@ -25,6 +27,7 @@ from hcm_scale.base.threads import map_slices, run_in_slices, run_in_threads
 DIGIT_BITS = 11
 ABOVE_ALL = 0xFFFFFFFF  # larger than the key of any finite value
 _FEW = 1 << 17  # values that one thread sorts in the time that it takes to start others
+_MANY = 1 << 22  # values that a device is worth asking for
 _SHORT = 32  # a row that insertion sorts faster
 _MASK = np.uint64((1 << DIGIT_BITS) - 1)
 _SIGN, _ALL, _LAST = np.uint64(1 << 63), np.uint64((1 << 64) - 1), np.uint64(63)
@@ -35,6 +38,18 @@ _ANY = -1  # upper half
 
 Places = NDArray[np.signedinteger[Any]]
 Known = NDArray[np.bool_] | None
+_device: str | None = None  # that sorts; None: the cores
+
+
+@contextlib.contextmanager
+def sorting_on(device: str) -> Iterator[None]:
+    """Within it all threads have a CUDA device sort large arrays, where it has room; "cpu" stands for the cores."""
+    global _device
+    before, _device = _device, None if device == "cpu" else device
+    try:
+        yield
+    finally:
+        _device = before
 
 
 def order(values: NDArray[Any]) -> NDArray[np.int64]:
@@ -81,7 +96,7 @@ def double_places(values: NDArray[np.float64], known: Known = None, out: Places 
         _, group, counts = np.unique(values[chosen], return_inverse=True, return_counts=True)
         out[:] = max(1, size) + 1
         out[chosen] = (2 * (size - np.cumsum(counts)) + counts + 1)[group]
-    else:
+    elif not ((there := _sorter(len(values))) and there.fill_places(values, known, _device, out)):
         keys, found = _sort(values, known)
         run_in_threads(size, share_places, keys[len(values) - size :], found[len(values) - size :], out)
         out[found[: len(values) - size]] = size + 1  # last: threads have touched the pages
@@ -171,6 +186,8 @@ def largest_positions(values: NDArray[np.float64], count: int) -> NDArray[np.int
 
 def _sort(values: NDArray[Any], known: Known) -> tuple[NDArray[np.uint64], Places]:
     """Keys of the values in order, and the positions of those; unknown values come first."""
+    if (there := _sorter(len(values))) and (done := there.sort(values, known, _device)):
+        return done
     keys, other_keys = np.empty((2, len(values)), np.uint64)
     found, other_found = np.empty((2, len(values)), place_type(len(values)))
     chosen = np.zeros(0, bool) if known is None else known
@@ -185,6 +202,15 @@ def _sort(values: NDArray[Any], known: Known) -> tuple[NDArray[np.uint64], Place
         run_in_threads(len(counts), move, keys, found, np.uint64(shift), starts, (other_keys, other_found))
         keys, other_keys, found, other_found = other_keys, keys, other_found, found
     return keys, found
+
+
+def _sorter(num_values: int) -> Any:
+    """The module that has a device sort so many values; None where the cores do."""
+    if _device is None or num_values < _MANY:
+        return None
+    from hcm_scale.base import order_device  # imports torch
+
+    return order_device
 
 
 @kernel

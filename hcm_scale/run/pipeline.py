@@ -32,6 +32,7 @@ from hcm_scale import config as schema
 from hcm_scale.base import console, files, remote
 from hcm_scale.base.kernel_cache import is_compiled
 from hcm_scale.base.memory import Budget, release_unused
+from hcm_scale.base.order import sorting_on
 from hcm_scale.base.threads import kernel_threads, torch_threads
 from hcm_scale.config import Config, SyntheticGraph, flatten, parse_fan_out, store_options, stored_options
 from hcm_scale.graph import Graph
@@ -106,6 +107,7 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
             extra = console.event("run_started", **fields, ranks=world.size, trained=config.trained)
             log.info("hcm-scale %s, %s, run_dir=%s", __version__, device, run_dir, extra=extra)
         stack.enter_context(run_threads(config.world.threads, world))
+        stack.enter_context(sorting_on(device))
         if device != "cpu":
             threading.Thread(target=_wake_gpu, args=(device,), daemon=True).start()
         allowed = None if config.world.memory_gib is None else int(config.world.memory_gib * 2**30)

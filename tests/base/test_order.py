@@ -19,9 +19,12 @@ ARRAYS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _in_threads(monkeypatch):
+@pytest.fixture(autouse=True, params=["threads", "device"])
+def _sorted_by(request, monkeypatch):
     monkeypatch.setattr(module, "_FEW", 0)
+    if request.param == "device":  # what a CUDA device does, on the cores by torch
+        monkeypatch.setattr(module, "_MANY", 0)
+        monkeypatch.setattr(module, "_device", "cpu")
 
 
 @pytest.mark.parametrize("values", ARRAYS.values(), ids=ARRAYS)

@@ -1,0 +1,65 @@
+"""Sorting of `order` on a CUDA device, with the same results. Importing this module imports torch.
+
+Keys are signed integers that compare as the floats do: the bits, of which those below the sign are turned round where
+it is set. Memory there: 64 bytes a value; where it is missing, nothing is done.
+"""
+
+import contextlib
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hcm_scale.base.device import copy_from_device, copy_to_device, free_bytes
+
+_VALUE_BYTES = 64
+_INT64 = torch.iinfo(torch.int64)
+
+
+def sort(
+    values: NDArray[Any], known: NDArray[np.bool_] | None, device: str
+) -> tuple[NDArray[np.uint64], NDArray[Any]] | None:
+    """As `order._sort`; None where the device has no room."""
+    with contextlib.suppress(torch.OutOfMemoryError):
+        if found := _sort(values, known, device):
+            keys, positions = np.empty(len(values), np.uint64), _small(found[1])
+            out = np.empty(len(values), np.int32 if positions.dtype == torch.int32 else np.int64)
+            copy_from_device(found[0] ^ _INT64.min, keys.view(np.int64))
+            copy_from_device(positions, out)
+            return keys, out
+    return None
+
+
+def fill_places(values: NDArray[Any], known: NDArray[np.bool_] | None, device: str, out: NDArray[Any]) -> bool:
+    """As `order.double_places`; False where the device has no room."""
+    with contextlib.suppress(torch.OutOfMemoryError):
+        if found := _sort(values, known, device):
+            size = len(values) if known is None else int(np.count_nonzero(known))
+            keys, positions = (part[len(values) - size :] for part in found)
+            shared = 2 * size + 1 - torch.searchsorted(keys, keys) - torch.searchsorted(keys, keys, right=True)
+            places = positions.new_full((len(values),), size + 1)
+            places[positions] = shared
+            copy_from_device(_small(places), out)
+            return True
+    return False
+
+
+def _sort(values: NDArray[Any], known: NDArray[np.bool_] | None, device: str) -> tuple[Tensor, Tensor] | None:
+    """Keys of the values in order, and the positions of those: unknown values first, NaN last, -0 with 0."""
+    if free_bytes(device) < _VALUE_BYTES * len(values):
+        return None
+    numbers = copy_to_device(np.asarray(values, np.float64), device) + 0.0
+    bits = numbers.view(torch.int64)
+    keys = (bits ^ ((bits >> 63) & _INT64.max)).masked_fill_(numbers.isnan(), _INT64.max)
+    del numbers, bits
+    if known is not None:
+        keys.masked_fill_(~copy_to_device(known, device), _INT64.min)
+    ordered, positions = keys.sort(stable=True)
+    return ordered, positions
+
+
+def _small(positions: Tensor) -> Tensor:
+    """The same in the type of `order.place_type`."""
+    return positions.int() if len(positions) < 1 << 30 else positions
