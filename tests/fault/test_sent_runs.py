@@ -5,6 +5,8 @@
 
 import os
 import shutil
+import signal
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,7 @@ from strangers import repair, write_tables
 from hcm_scale import HCM, plugins
 from hcm_scale.base import files
 from hcm_scale.cli import commands
+from hcm_scale.cli.errors import error_line
 from hcm_scale.cli.main import main
 from hcm_scale.encoders import Encoder, Gat
 from hcm_scale.ingest.remote import queries_stamp, query_tables
@@ -255,6 +258,23 @@ def test_secret__in_a_word_of_a_command_is_never_shown(words, address, tmp_path,
     said = "".join(capfd.readouterr())
     assert "HUSH" not in said
     assert "holds a secret" in said
+
+
+def test_full_disk__of_an_export_is_named_by_its_file(sent, tmp_path):
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        for name in ("list.csv", "list.parquet", "list.xlsx") if find_spec("xlsxwriter") else ("list.csv",):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+            with pytest.raises(OSError, match="too large") as raised:
+                commands.export_run([str(sent), str(tmp_path / name)])
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+            assert error_line(raised.value).startswith(f"{tmp_path / name} cannot be written")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert not list(tmp_path.iterdir())
 
 
 def test_views_of_text__in_a_table_of_edges_are_exported(tmp_path):
