@@ -3,9 +3,11 @@
 `test_hostile_runs.py` goes through all files of a run; here are single faults that were found beside it.
 """
 
+import gc
 import os
 import shutil
 import signal
+import warnings
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -271,6 +273,9 @@ def test_full_disk__of_an_export_is_named_by_its_file(sent, tmp_path):
                 commands.export_run([str(sent), str(tmp_path / name)])
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
             assert error_line(raised.value).startswith(f"{tmp_path / name} cannot be written")
+            del raised
+            with warnings.catch_warnings(action="ignore"):  # XlsxWriter does not close its temporary files then
+                gc.collect()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
