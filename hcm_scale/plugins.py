@@ -22,6 +22,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable
+from numbers import Number
 from typing import Any
 
 from hcm_scale.base.console import legal_names
@@ -101,8 +102,8 @@ def identity(group: str, name: str) -> str:
 
 def load(group: str, name: str) -> Any:
     """The plug-in of a name, or of an identity, which it must still have; ValueError if there is none."""
-    name, _, made_by = name.partition("@")
-    if made_by and made_by != (now := identity(group, name).partition("@")[2]):
+    name, sign, made_by = name.partition("@")
+    if sign and not made_by == (now := identity(group, name).partition("@")[2]) != "":
         what = f"{OPTIONS[group]}={name}: this was made with {made_by}, and here it is {now}"
         raise ValueError(f"{what}; install or define it as it was, or run again from the start in another run_dir")
     return _find(group, name)
@@ -143,17 +144,39 @@ def _listed(path: tuple[str, ...]) -> dict[str, dict[str, Any]]:
     return {group: {point.name: point for point in entry_points(group=f"hcm_scale.{group}")} for group in OPTIONS}
 
 
-@functools.lru_cache(256)  # threads ask again, and Python 3.11 cannot parse in two of them
 def _source_hash(plugin: Any) -> str:
-    """Hash of the source, or of the code where nobody has that, and of numbers and text that a function closes over."""
+    """Hash of the source, or of the code where nobody has that, and of the numbers and text around it.
+
+    Those are the attributes of a class, and of every function its defaults, and what it closes over or finds in its
+    module: a notebook changes them in another cell.
+    """
     from hcm_scale.base.files import hash_value
 
+    held = sorted(getattr(plugin, "__dict__", {}).items())
+    functions = [plugin, *(getattr(value, "__func__", value) for _, value in held)]
+    functions = [function for function in functions if hasattr(function, "__code__")]
+    around = [(name, value) for name, value in held if not name.startswith("__")]
+    for function in functions:
+        inside = inspect.getclosurevars(function)
+        around += [*inside.nonlocals.items(), *inside.globals.items(), *(function.__kwdefaults__ or {}).items()]
+        around += [("", value) for value in function.__defaults__ or ()]
     try:
-        text = inspect.getsource(plugin)
+        text = _source(plugin)
     except (OSError, TypeError):  # typed into an interpreter
-        parts = [plugin, *(value for _, value in sorted(vars(plugin).items()))]
-        codes = [part.__code__ for part in parts if hasattr(part, "__code__")]
-        text = repr([(code.co_code, code.co_names, str(code.co_consts).split(" at 0x")[0]) for code in codes])
-    around = [cell.cell_contents for cell in getattr(plugin, "__closure__", None) or ()]
-    around += getattr(plugin, "__defaults__", None) or ()
-    return hash_value([text, repr([value for value in around if isinstance(value, int | float | str)])])[:16]
+        text = repr([_code(function.__code__) for function in functions])
+    return hash_value([text, [[name, repr(value)] for name, value in around if _is_plain(value)]])[:16]
+
+
+_source = functools.lru_cache(256)(inspect.getsource)  # threads ask again, and Python 3.11 cannot parse in two of them
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it is a number, a text or a tuple of such."""
+    return all(map(_is_plain, value)) if isinstance(value, tuple) else isinstance(value, Number | str)
+
+
+def _code(code: Any) -> list[Any]:
+    """What a function does, as Python has compiled it, without what differs from process to process."""
+    consts = [_code(value) if inspect.iscode(value) else value for value in code.co_consts]
+    consts = [sorted(map(repr, value)) if isinstance(value, frozenset) else value for value in consts]
+    return [code.co_code, code.co_names, code.co_varnames, consts]

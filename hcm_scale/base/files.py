@@ -233,6 +233,10 @@ def replacing_file(path: Path) -> Iterator[Path]:
         sync_file(fresh)
         os.replace(fresh, path)
         sync_file(path.parent)
+    except OSError as error:
+        if error.errno and error.filename is None:  # of a full disk, which a write does not name
+            error.filename = str(path)
+        raise
     finally:
         fresh.unlink(missing_ok=True)
 

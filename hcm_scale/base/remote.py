@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from hcm_scale.base import files
+
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 _SECRETS = (  # of a URL: user and password, of which a database's may hold any sign; a token in the place of a user
     (re.compile(r"(\b(?:postgres|postgresql|mysql|redis)://[^\s:/?#@]*:)[^\s'\"]*@", re.I), r"\1***@"),
@@ -139,10 +141,13 @@ def copy_files_to(option: str, url: str, paths: Sequence[Path], after: str) -> N
 
     system, folder = open_file_system(option, url)
     with naming_failures(option, url, after):
-        if isinstance(system, fs.LocalFileSystem):
+        is_local = isinstance(system, fs.LocalFileSystem)
+        if is_local:
             system.create_dir(folder)
         for path in paths:
-            fs.copy_files(str(path.absolute()), f"{folder}/{path.name}", fs.LocalFileSystem(), system)
+            goal = f"{folder}/{path.name}"  # where it is the file itself, a copy takes its place
+            with files.replacing_file(Path(goal)) if is_local else contextlib.nullcontext(goal) as fresh:
+                fs.copy_files(str(path.absolute()), str(fresh), fs.LocalFileSystem(), system)
 
 
 def check_target(option: str, url: str) -> None:

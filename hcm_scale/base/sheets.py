@@ -90,14 +90,15 @@ class _XlsxWriter(contextlib.ExitStack):
         try:
             return super().__exit__(*raised)
         except self._error as error:  # a full disk, told by the library in its own way
-            raise OSError(str(error)) from error
+            raise OSError(*getattr(error.args[0], "args", error.args)) from error
 
 
 def _cells(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Truth values and numbers as such, where a sheet holds them exactly; anything else as text."""
     if pa.types.is_floating(column.type):
         return pc.if_else(pc.is_finite(column), column, None)
-    is_exact = pa.types.is_integer(column.type) and not pc.any(pc.greater(pc.abs(column), _EXACT)).as_py()
+    is_number = pa.types.is_integer(column.type)  # of which abs and comparisons of Arrow do not know all of 64 bits
+    is_exact = is_number and all(abs(end or 0) <= _EXACT for end in pc.min_max(column).as_py().values())
     if name not in _IDS and (is_exact or pa.types.is_boolean(column.type)):
         return column
     return pc.utf8_slice_codeunits(column.cast(pa.string()), 0, _MOST_CHARACTERS)

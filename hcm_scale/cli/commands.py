@@ -92,11 +92,14 @@ def _old_runs(root: Path, age: str) -> list[Path]:
     before = time.time() - int(parts[1]) * {"h": 3_600, "d": 86_400, "w": 604_800}[parts[2]]
     runs = [path.parent for path in sorted(root.rglob(console.STAGES_FILE)) if (path.parent / RECORDS).is_dir()]
     old = [run for run in runs if (run / console.STAGES_FILE).stat().st_mtime < before]
-    models = [Path(where) for run in runs if run not in old and (where := stored_options(run).get("trained"))]
+    models = [Path(str(where)) for run in runs if run not in old and (where := stored_options(run).get("trained"))]
     needed = {name for path in models for name in (path.name, files.resolved(path).name)}  # from whatever folder it ran
     linked = {files.resolved(path) for path in root.rglob("*") if path.is_symlink()}
+    linked |= {inner for path in linked for inner in path.parents}
     free = [run for run in old if run.name not in needed and files.resolved(run) not in linked]
-    return [run for run in free if not (run / FILE).is_file()]
+    free = [run for run in free if not (run / FILE).is_file()]
+    held = {folder for run in runs for folder in run.parents}  # a folder that holds other runs stays for them
+    return [run for run in free if run not in held]
 
 
 def _removable(root: Path) -> Iterator[tuple[str, Path]]:

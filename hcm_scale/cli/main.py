@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hcm_scale import __version__
-from hcm_scale.base import console, kernel_cache, signals
+from hcm_scale.base import console, kernel_cache, remote, signals
 from hcm_scale.cli import errors, help
 from hcm_scale.config import Config, conf_dir
 
@@ -80,6 +80,8 @@ def _dispatch(words: list[str]) -> None:
     elif "--version" in words:
         _show(__version__)
     elif command in help.COMMANDS:
+        for word in rest:
+            remote.refuse_secrets(command, word)
         _show(help.COMMANDS[command](rest))
     elif command in help.STAGES and {"-h", "--help"} & {*rest}:
         _show(help.page_of(command))

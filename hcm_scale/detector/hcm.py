@@ -356,7 +356,7 @@ class HCM(Results, Parameters):
         with files.naming_damage(Path(folder) / files.MANIFEST):
             parameters = _safe_parameters(saved)
             parameters |= {"views": tuple(parameters["views"]), "evidence": tuple(parameters.get("evidence", ()))}
-            _check_plugins(parameters)
+            _check_plugins(Path(folder), parameters)
             detector = cls(**parameters)
         detector._fitted = fitted
         return detector
@@ -423,13 +423,15 @@ def _training_scores(folder: Path, manifest: dict[str, Any]) -> Training | None:
     return Training(open_array(folder / _TRAINING_SCORES, np.float64, (None,), again, legal=FINITE), entry["num_odd"])
 
 
-def _check_plugins(parameters: dict[str, Any]) -> None:
+def _check_plugins(folder: Path, parameters: dict[str, Any]) -> None:
     """Raises FolderError for a plug-in that this process does not know."""
     for name, group in (("encoder", "encoders"), ("similarity", "similarities"), ("evidence", "evidence")):
         given = parameters.get(name, [])
         for item in given if isinstance(given, tuple) else [given]:
             if isinstance(item, str) and not plugins.is_known(group, item):
-                what = f"the saved detector has {name}={item}, a plug-in that is not known in this process"
+                what = (
+                    f"{folder}: the saved detector has {name}={item:.60}, a plug-in that is not known in this process"
+                )
                 raise files.FolderError(
                     f"{what}: install its package, or hcm_scale.plugins.register({group!r}, ...) it"
                 )

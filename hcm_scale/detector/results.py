@@ -12,7 +12,7 @@ the nodes whose score lies above the threshold that leaves this share above it, 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,10 +23,11 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import bdtr, erf
 
+from hcm_scale.base import files
 from hcm_scale.detector.parameters import FOREIGN_ATTRIBUTES, with_python_names
 from hcm_scale.detector.plots import Plots
 from hcm_scale.ingest.table_files import as_arrow, is_table
-from hcm_scale.posterior.loop import METRICS, Metrics
+from hcm_scale.posterior.loop import METRICS
 from hcm_scale.posterior.samples import Samples
 from hcm_scale.report import wording
 from hcm_scale.review import teach
@@ -38,6 +39,10 @@ from hcm_scale.stages.convergence import diagnose
 from hcm_scale.stages.report import read_records
 
 Values = NDArray[np.float64]
+_TRACE = pa.schema(  # of `posterior.loop.Metrics`
+    {"view": pa.string(), "step": pa.int64(), "epoch": pa.int64(), "loss": pa.float64()}
+    | {"accuracy": pa.list_(pa.float64()), "num_pairs": pa.int64(), "step_size": pa.float64()}
+)
 
 
 class Training(NamedTuple):
@@ -303,11 +308,12 @@ class Results:
     @property
     def trace_(self) -> pa.Table:
         """The training's records, means over some steps each: view, step, loss, accuracy by class, step_size, ..."""
-        names, rows = [field.name for field in fields(Metrics)], []
+        tables = [_TRACE.empty_table()]
         for view, samples in self.samples_.items():
-            records = read_records(samples.folder.parent / METRICS)
-            rows += [{"view": view} | {name: one[name] for name in names} for one in records if "loss" in one]
-        return pa.Table.from_pylist(rows)
+            with files.naming_damage(path := samples.folder.parent / METRICS):
+                rows = [one | {"view": view} for one in read_records(path) if "loss" in one]
+                tables.append(pa.Table.from_pylist(rows, _TRACE))
+        return pa.concat_tables(tables)
 
     @property
     def embedding_(self) -> NDArray[np.float32]:

@@ -165,11 +165,15 @@ def _matches(parts: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
 
 
 class _Database(NamedTuple):
-    """A database opened for reading: its cursor, SQL for the sum of the hashes of rows q, and how to save a query."""
+    """A database opened for reading: its cursor, SQL for the sum of the hashes of rows q, and how to save a query.
+
+    It runs one statement that reads, and no other: a query may stand in a run that somebody sent.
+    """
 
     cursor: Any
     hashes: str
     save: Callable[[Any, Path, str], None]  # (cursor, path, query), as Parquet
+    check: Callable[[str], None] = lambda query: None  # PostgreSQL's driver and its transaction see to it themselves
 
 
 def queries_stamp(uri: str, queries: Mapping[str, str]) -> list[Any]:
@@ -177,6 +181,7 @@ def queries_stamp(uri: str, queries: Mapping[str, str]) -> list[Any]:
     with _connect(uri) as database:
 
         def checksum(query: str) -> list[str]:
+            database.check(query)
             database.cursor.execute(f"select count(*), {database.hashes} from ({query}\n) q")
             return [str(value) for value in database.cursor.fetchone()]
 
@@ -256,7 +261,12 @@ def _duckdb(uri: str, stack: contextlib.ExitStack) -> _Database:
         raise ValueError(f"there is no file {' or '.join(dict.fromkeys(map(str, places)))}")
     connection = duckdb.connect(path, read_only=True) if path else duckdb.connect(":memory:")
 
+    def check(query: str) -> None:
+        if [statement.type for statement in connection.extract_statements(query)] != [duckdb.StatementType.SELECT]:
+            raise ValueError("it is not one query that reads, such as select source, target from transfers")
+
     def save(cursor: Any, path: Path, query: str) -> None:
+        check(query)
         quoted = str(path).replace("'", "''")
         found = cursor.query(query)  # not run yet
         kinds = [str(kind) for kind in found.types]
@@ -264,7 +274,7 @@ def _duckdb(uri: str, stack: contextlib.ExitStack) -> _Database:
         casts = [f"::{new}" if new != kind else "" for new, kind in zip(lists, kinds, strict=True)]
         cursor.execute(f"copy ({_with_casts(query, found.columns, casts)}\n) to '{quoted}' (format parquet)")
 
-    return _Database(stack.enter_context(connection), "sum(hash(q)::hugeint)", save)
+    return _Database(stack.enter_context(connection), "sum(hash(q)::hugeint)", save, check)
 
 
 def _postgres(uri: str, stack: contextlib.ExitStack) -> _Database:

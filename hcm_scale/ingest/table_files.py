@@ -324,7 +324,7 @@ def _schema_of(path: Path) -> pa.Schema:
     with reading(f"{path} cannot be read as {'Parquet' if _is_parquet(path) else 'CSV'}"), _naming_encoding(path):
         schema = pq.read_schema(path) if _is_parquet(path) else _open_csv(path, {})[0].schema
         _ = schema.names  # decoded here, where an error about names that are no text is given the file
-        return schema
+        return pa.schema([field.with_type(_without_views(field.type)) for field in schema], schema.metadata)
 
 
 def _is_parquet(path: Path) -> bool:
@@ -706,7 +706,7 @@ def index_of(data: Any) -> Any:
 
 
 def _without_views(kind: pa.DataType) -> pa.DataType:
-    """Text as Polars hands it over, views of text, in the form that all of Arrow's functions know."""
+    """Text as Polars and Parquet may hand it over, views of text, in the form that all of Arrow's functions know."""
     if pa.types.is_dictionary(kind):
         return pa.dictionary(kind.index_type, _without_views(kind.value_type), kind.ordered)
     return pa.large_string() if pa.types.is_string_view(kind) else kind

@@ -35,7 +35,7 @@ from scipy import sparse
 
 from hcm_scale.base import files
 from hcm_scale.base.names import Hop
-from hcm_scale.base.npy import open_npy, save_npy
+from hcm_scale.base.npy import FINITE, open_array, save_npy
 from hcm_scale.base.parquet import Group, join
 from hcm_scale.base.sheets import check_flat, quoted
 from hcm_scale.base.spmm import mean_rows
@@ -56,6 +56,7 @@ FOLDER, KIND, FORMAT = "embeddings", "hcm_scale embeddings", 1
 PART_ROWS = 1 << 18
 STATUS = pa.array(["edge", "new", "new account", "unknown", "self"])
 _SURPRISES = "surprises.npy"
+_NAMED = dict.fromkeys(("graph.source_column", "graph.target_column", "graph.id_type"), str) | {"graph.max_bytes": int}
 Nodes = NDArray[np.int64]
 Sample = tuple[NDArray[np.float32], PairHead]
 
@@ -146,6 +147,7 @@ def _in_parts(batches: Iterator[Rows]) -> Iterator[list[Rows]]:
 def open_new_edges(run_dir: Path, table: TableSource, source: str | None = None, target: str | None = None) -> NewEdges:
     """The rows of a table, whose ends are in columns called as in the run, or as given; makes embeddings if need be."""
     options = {f"graph.{name}": value for name, value in vars(TablesGraph()).items()} | stored_options(run_dir)
+    files.check_types(run_dir / "config.json", options, _NAMED)
     names = [source or options["graph.source_column"], target or options["graph.target_column"]]
     opened = open_table("table", table, options["graph.max_bytes"])
     for option, name in zip(("source_column", "target_column"), names, strict=True):
@@ -162,7 +164,7 @@ def _open_embeddings(run_dir: Path, key: str, found: StrangeEdges) -> dict[str, 
     """The last fields of `NewEdges`; embeddings are made where there are none of the scores of this key."""
     (context, views), folder = pipeline.open_views(run_dir), run_dir / FOLDER
     with files.file_lock(record_path(folder, ".lock")):
-        if not (folder / files.MANIFEST).is_file() or files.read_manifest(folder, KIND, FORMAT)["of"] != key:
+        if not (folder / files.MANIFEST).is_file() or files.read_manifest(folder, KIND, FORMAT).get("of") != key:
             files.remove_temporary(run_dir, FOLDER)
             with files.replacing_folder(folder) as fresh:
                 for name, view in views.items():
@@ -171,12 +173,17 @@ def _open_embeddings(run_dir: Path, key: str, found: StrangeEdges) -> dict[str, 
                 save_npy(fresh / _SURPRISES, np.sort(found.ranked.surprise))
                 body = {"of": key, "flags_end": found.flags_end, "files": files.hash_folder(fresh)}
                 files.write_manifest(fresh, KIND, FORMAT, body)
-    manifest, opened = files.read_manifest(folder, KIND, FORMAT), []
-    files.check_folder(folder, manifest["files"], repair_hint(folder))
+    remedy, opened = repair_hint(folder), []
+    manifest = files.read_manifest(folder, KIND, FORMAT, remedy, {"files": dict[str, str], "flags_end": float})
+    files.check_folder(folder, manifest["files"], remedy)
     for name, view in views.items():
-        made = (open_npy(folder / f"{name}-{i:05d}.npy") for i in range(len(view.samples)))
+        paths = (folder / f"{name}-{i:05d}.npy" for i in range(len(view.samples)))
+        shape = found.evidence.graph.num_nodes, view.samples.model["width"]
+        made = (open_array(path, np.float32, shape, remedy, FINITE) for path in paths)
         opened.append(list(zip(made, map(PairHead.of, view.samples), strict=True)))
-    told = {"surprises": open_npy(folder / _SURPRISES), "flags_end": manifest["flags_end"]}
+    num_edges = found.evidence.graph.num_edges
+    surprises = open_array(folder / _SURPRISES, np.float64, (num_edges,), remedy, FINITE)
+    told = {"surprises": surprises, "flags_end": manifest["flags_end"]}
     return {"folder": folder, "views": opened, "hop": scoring_of(context.config).hop} | told
 
 
@@ -186,6 +193,10 @@ def write_scored(edges: NewEdges, out: Path) -> tuple[int, int]:
     if files.resolved(out) in map(files.resolved, edges.rows.files.paths):
         raise ValueError(f"{out} is the table itself; name another file for its rows with scores")
     parts, paths, num_rows, num_kept = out.with_name(f".{out.name}.parts"), list[Path](), 0, 0
+    if parts.is_symlink():  # what it leads to would be emptied
+        raise ValueError(
+            f"{parts} is a link, where rows are kept until {out.name} is whole; remove it, or name another"
+        )
     with files.file_lock(parts / "lock"):
         if not (parts / edges.key).exists():  # parts of another table, if any
             for path in [path for path in parts.iterdir() if path.name != "lock"]:

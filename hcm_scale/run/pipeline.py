@@ -317,7 +317,8 @@ def open_edges(run_dir: Path) -> StrangeEdges:
 def open_views(run_dir: Path) -> tuple[RunContext, dict[str, View]]:
     """The encoders of the finished run in `run_dir` by name, with their samples, and what they are read by."""
     stored = {name: value for name, value in stored_options(run_dir).items() if not name.startswith("graph.")}
-    config = schema.with_options(Config(), stored)
+    with files.naming_damage(run_dir / "config.json"):
+        config = schema.with_options(Config(), stored)
     context = RunContext(config, Workspace(run_dir), "cpu", trained=open_trained(config))
     views, listed = config.score.views, stage_keys(run_dir)
     names = ["graph", "purified", *(name for view in views if (name := f"propagated-{view}") in listed)]
@@ -342,7 +343,7 @@ def edge_table(
     """
     stored = schema.stored_options(run_dir)
     kinds = {"tables": schema.TablesGraph, "sql": schema.SqlGraph, "reader": schema.ReaderGraph}
-    source = stored.pop("graph.source", "")
+    source = str(stored.pop("graph.source", ""))
     if pairs or source not in kinds or not stored.get("graph.path"):
         yield None
         return

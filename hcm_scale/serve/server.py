@@ -21,7 +21,7 @@ import secrets
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -31,7 +31,7 @@ from urllib.parse import parse_qsl, urlsplit
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from jinja2 import ChoiceLoader, Environment, PackageLoader
+from jinja2 import ChoiceLoader, Environment, PackageLoader, UndefinedError
 from numpy.typing import NDArray
 
 from hcm_scale.base import files
@@ -166,23 +166,23 @@ class Views:
     def edges(self, asked: dict[str, str]) -> str:
         """The strangest edges, as HTML; other requests are answered while they are ranked."""
         with self._edge_lock:
-            shown = self._strange_edges
-        template = _templates().get_template("served_edges.html")
-        return template.render(shown=shown, directed=self.graph.directed, num_nodes=self.ranked.num_rows)
+            return self._strange_edges
 
     @cached_property
-    def _strange_edges(self) -> dict[str, Any]:
-        """The strangest edges of the run: as stored, or ranked now and stored."""
+    def _strange_edges(self) -> str:
+        """The strangest edges of the run, as HTML: as stored, unless that cannot be shown, or ranked now and stored."""
         path, of = self.run_dir / _EDGES_FILE, [_EDGES_FORMAT, files.hash_once(self.ranked.path)]
-        with contextlib.suppress(OSError, ValueError):
+        template = _templates().get_template("served_edges.html")
+        show = partial(template.render, directed=self.graph.directed, num_nodes=self.ranked.num_rows)
+        with contextlib.suppress(OSError, ValueError, UndefinedError), files.naming_damage(path):
             if (stored := files.read_sealed(path)).get("of") == of:
-                return stored
+                return show(shown=stored)
         with self._lock:
             evidence = self._evidence
         found = StrangeEdges(evidence).shown(_NUM_EDGES, self._count_rows) | {"of": of}
         with contextlib.suppress(OSError):  # a run that cannot be written is ranked again by the next server
             files.write_sealed(path, found)
-        return found
+        return show(shown=found)
 
     def _count_rows(self, found: StrangeEdges, chosen: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """How many rows of the user's table lie on each edge; None where it is not there as it was."""

@@ -142,11 +142,13 @@ def test_xlsx__holds_ids_as_text_and_numbers_as_numbers(run_dir, tmp_path, choic
 def test_xlsx__of_whole_numbers_keeps_every_digit(tmp_path):
     pytest.importorskip("xlsxwriter")
     table = pa.table({"id": [7, 2**62 + 1], "paid": [2**62 + 1, 3], "sure": [True, None], "x": [float("nan"), 0.5]})
+    table = table.append_column("hash", pa.array([2**64 - 1, None], pa.uint64())).append_column("low", [[0, -(2**63)]])
     with table_writer(tmp_path / "a.xlsx", table.schema) as writer:
         writer.write_table(table)
+    text = lambda *cells: [("inlineStr", cell) for cell in cells]  # noqa: E731
     assert cells_of(tmp_path / "a.xlsx")[1:] == [
-        [("inlineStr", "7"), ("inlineStr", str(2**62 + 1)), ("b", "1")],
-        [("inlineStr", str(2**62 + 1)), ("inlineStr", "3"), ("", "0.5")],
+        [*text("7", str(2**62 + 1)), ("b", "1"), *text(str(2**64 - 1), "0")],
+        [*text(str(2**62 + 1), "3"), ("", "0.5"), *text(str(-(2**63)))],
     ]
 
 
