@@ -205,7 +205,10 @@ def write_manifest(folder: Path, kind: str, version: int, body: dict[str, Any]) 
 def read_manifest(
     folder: Path, kind: str, version: int, remedy: str = "", types: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The manifest of a finished folder of this `kind` and format `version`, its entries of these `types`."""
+    """The manifest of a finished folder of this `kind` and format `version`, its entries of these `types`.
+
+    One that is missing, where None is legal, is None.
+    """
     path = folder / MANIFEST
     if not path.is_file():
         not_folder = "a file" if folder.exists() else "missing"
@@ -220,7 +223,7 @@ def read_manifest(
             "have it made again, or use the version that made it"
         )
     check_types(path, manifest, types or {}, remedy)
-    return manifest
+    return dict.fromkeys(types or {}) | manifest
 
 
 @contextlib.contextmanager

@@ -35,6 +35,9 @@ def test_write_json__leaves_no_temporary_file(tmp_path):
 def test_read_manifest__returns_what_was_written(tmp_path):
     files.write_manifest(tmp_path, "thing", 3, {"n": 7})
     assert files.read_manifest(tmp_path, "thing", 3)["n"] == 7
+    assert files.read_manifest(tmp_path, "thing", 3, types={"n": int, "told": str | None})["told"] is None
+    with pytest.raises(files.FolderError, match="told is None; it must be of type str"):
+        files.read_manifest(tmp_path, "thing", 3, types={"told": str})
 
 
 def test_read_manifest__refuses_an_unfinished_folder(tmp_path):
