@@ -167,8 +167,8 @@ def _tile(num_columns: int, relu: bool) -> Any:
             (x, weight, bias, out), first, column = arrays, arguments[1], arguments[4]
             depth, width = (builder.extract_value(weight.shape, k) for k in (0, 1))
             rows = [builder.add(first, i64(i)) for i in range(TILE_ROWS)]
-            name, kind = f"llvm.fma.v{num_columns}f32", ir.FunctionType(wide, [wide] * 3)
-            fma = cgutils.get_or_insert_function(builder.module, kind, name)
+            name, kind = f"llvm.fmuladd.v{num_columns}f32", ir.FunctionType(wide, [wide] * 3)  # fused where it can be
+            add_product = cgutils.get_or_insert_function(builder.module, kind, name)
             sums = [cgutils.alloca_once_value(builder, zeros) for _ in rows]
 
             def pointer(array: Any, row: Any, width: Any, place: Any, kind: Any) -> Any:
@@ -183,7 +183,7 @@ def _tile(num_columns: int, relu: bool) -> Any:
                     for part, total in zip(read, sums, strict=True):
                         lane = ir.Constant(everywhere, [k] * num_columns)
                         factor = builder.shuffle_vector(part, ir.Constant(deep, ir.Undefined), lane)
-                        builder.store(builder.call(fma, [factor, line, builder.load(total)]), total)
+                        builder.store(builder.call(add_product, [factor, line, builder.load(total)]), total)
             offset = builder.load(pointer(bias, i64(0), width, column, wide), align=4)
             for row, total in zip(rows, sums, strict=True):
                 made = builder.fadd(builder.load(total), offset)
