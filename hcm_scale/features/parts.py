@@ -29,6 +29,7 @@ from scipy import linalg, sparse, special
 from scipy.sparse.linalg import LinearOperator, eigsh
 from threadpoolctl import threadpool_limits
 
+from hcm_scale.base.files import typed
 from hcm_scale.base.names import GAP_SUFFIX, NO_COLUMN, VECTOR
 from hcm_scale.base.threads import run_in_slices, share_parts
 from hcm_scale.graph.store import Attributes, SparseRows
@@ -497,7 +498,7 @@ def _fields(part: Part) -> Iterator[tuple[str, Any]]:
 
 
 def fitted_from_bytes(data: bytes) -> FittedTransform:
-    """The transform of such a file."""
+    """The transform of such a file; an error of any kind where it could not transform a row."""
     arrays = load(data)
     size = int.from_bytes(data[:8], "little")
     about = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["fitted"])
@@ -505,7 +506,11 @@ def fitted_from_bytes(data: bytes) -> FittedTransform:
     for number, head in enumerate(about["parts"]):
         found = head | {k.split(".", 1)[1]: v for k, v in arrays.items() if k.startswith(f"{number}.")}
         parts.append(_part(found))
-    return FittedTransform(tuple(parts), tuple(about["attributes"]), arrays["means"])
+    made = FittedTransform(tuple(parts), typed(about["attributes"], tuple[str, ...]), arrays["means"])
+    if made.means.ndim != 1 or len(made.attributes) not in (0, len(made.means)):
+        raise ValueError(f"{len(made.attributes)} attributes have means of shape {made.means.shape}")
+    made.apply(np.zeros((1, len(made.means)), np.float32))
+    return made
 
 
 def _part(found: dict[str, Any]) -> Part:

@@ -363,7 +363,7 @@ def score_bytes(config: schema.Config, size: Size, num_features: int, *, on_disk
     several = len(config.score.views) > 1
     layers = 0 if on_disk or num_ranks > 1 else 8 * n * width
     chunk_edges = min(chunk_of(None, "cpu"), m)
-    chunks = 32 * threads * chunk_edges
+    chunks = 4 * threads * chunk_edges * (width + config.model.head_width + 8)
     rows = min(n, CHUNK_ROWS) * (4 * width + 6 * num_features)
     moments = 0 if on_disk else 8 * m
     whole = moments if num_ranks == 1 else 0
@@ -383,5 +383,5 @@ def report(graph: Graph, num_features: int) -> Ways[str]:
 
 
 def report_bytes(size: Size) -> int:
-    """The table (150 bytes a node), its columns again when sorted and shown; of edges distances or weights."""
-    return 80 * _MIB + 316 * size.num_nodes + (16 if size.weighted else 12) * size.num_edges
+    """The table (150 bytes a node), its columns again when sorted and shown; of edges hops, distances or weights."""
+    return 80 * _MIB + 316 * size.num_nodes + (24 if size.weighted else 20) * size.num_edges
