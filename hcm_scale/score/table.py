@@ -402,8 +402,8 @@ def check_rows(path: Path, ranked: Any, num_nodes: int, columns: Mapping[str, pa
             raise files.FolderError(
                 f"{path} is damaged: its column {name} is {found.get(name, 'missing')}, not {wanted}"
             )
-    if ranked.num_rows != num_nodes:
-        raise files.FolderError(f"{path} is damaged: {ranked.num_rows:,} rows, and the graph has {num_nodes:,} nodes")
+    if ranked.num_rows != max(1, num_nodes):
+        raise files.FolderError(f"{path} is damaged: {ranked.num_rows:,} rows for the {num_nodes:,} nodes of the graph")
     node, seen = ranked["node"].to_numpy(), np.zeros(num_nodes, bool)
     if node.dtype == np.int64 and node.min(initial=0) >= 0 and node.max(initial=-1) < num_nodes:
         seen[node] = True

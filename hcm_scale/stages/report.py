@@ -40,7 +40,7 @@ from hcm_scale.score.edges import open_hops
 from hcm_scale.score.table import FILE, RankedFile, kind_rank, kinds_of, ranked_by, read_scores
 from hcm_scale.stages.drift import read_drift
 from hcm_scale.stages.score import FORMAT as SCORES_FORMAT
-from hcm_scale.stages.score import KIND, open_scores
+from hcm_scale.stages.score import KIND, TYPES, open_scores
 
 __all__ = ["FORMAT", "explain", "report", "show", "summary"]
 _TOP = 10
@@ -153,7 +153,7 @@ def show(graph: Graph, scores: Path, count: int) -> str:
 
 def found_by(scores: Path) -> dict[str, Any]:
     """The manifest of the score stage; empty if there is none."""
-    return files.read_manifest(scores, KIND, SCORES_FORMAT) if (scores / files.MANIFEST).is_file() else {}
+    return files.read_manifest(scores, KIND, SCORES_FORMAT, types=TYPES) if (scores / files.MANIFEST).is_file() else {}
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:

@@ -66,8 +66,8 @@ FORMAT = 10
 SCALE_FILE = "scale.safetensors"
 log = logging.getLogger(__name__)
 _MIN_CYCLES = 100  # chance makes all even in one graph of 2^100
-_TYPES = {"num_samples": int, "rank_by": str, "metrics": dict[str, Any] | None, "fdr": float, "num_flagged": int}
-_TYPES |= {"stability": float | None, "files": dict[str, str]}
+TYPES = {"num_samples": int, "rank_by": str, "metrics": dict[str, Any] | None, "fdr": float, "num_flagged": int}
+TYPES |= {"stability": float | None, "files": dict[str, str]}
 _IN_MANIFEST = ("num_samples", "rank_by", "metrics", "fdr", "num_flagged", "stability")
 
 
@@ -98,7 +98,7 @@ class ScoreResult:
 def open_scores(folder: Path | str) -> ScoreResult:
     """A finished folder; FolderError where it is unfinished or something else."""
     folder = Path(folder)
-    body = files.read_manifest(folder, KIND, FORMAT, types=_TYPES)
+    body = files.read_manifest(folder, KIND, FORMAT, types=TYPES)
     return ScoreResult(folder, **{name: body[name] for name in _IN_MANIFEST})
 
 
