@@ -12,8 +12,8 @@ the time. Asking for the row of the neighbour eight places ahead more than doubl
 not fit the cache. It changes no result; a place outside the array is harmless. `fetch_add` is an addition that threads
 may make to the same element at the same time: a kernel that scatters into an array of counts would otherwise need an
 array for each thread. Integers only: their sum does not depend on the order. `relu_tile` and `narrow_tile` are products
-whose sums stay in registers, for kernels that go on with them in the nearest cache: an aarch64 core does twice as many
-a second as with torch, where matrices have 64 columns.
+whose sums stay in registers, for kernels that go on with them in the nearest cache: a busy aarch64 core does twice as
+many a second as with torch, where matrices have 64 columns.
 """
 
 import contextlib

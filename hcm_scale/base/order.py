@@ -4,7 +4,7 @@
   sign turned round, are an integer that sorts as the float does, and six passes of eleven bits each, lowest first, sort
   those. In a pass every thread counts and then moves a stretch of its own, so the result does not depend on their
   number. Memory: 24 bytes a value, 32 from 2^30 values on. Within `sorting_on` a CUDA device does it, with the same
-  result, for millions of values: copies and all in a quarter of the time that the passes take.
+  result, for millions of values.
 - A double place is the best and the worst place that equal values hold, added; place 1 is the largest. From double
   places `at_places` and `quantiles` find the value in any place without a second sort.
 - `find_rank` and `value_at` find the value at a rank of a float32 array in two passes without a copy: one counts the

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hcm_scale.base.device import copy_from_device, copy_to_device, free_bytes
+from hcm_scale.base.order import place_type
 
 _VALUE_BYTES = 64
 _INT64 = torch.iinfo(torch.int64)
@@ -24,10 +25,9 @@ def sort(
     """As `order._sort`; None where the device has no room."""
     with contextlib.suppress(torch.OutOfMemoryError):
         if found := _sort(values, known, device):
-            keys, positions = np.empty(len(values), np.uint64), _small(found[1])
-            out = np.empty(len(values), np.int32 if positions.dtype == torch.int32 else np.int64)
+            keys, out = np.empty(len(values), np.uint64), np.empty(len(values), place_type(len(values)))
             copy_from_device(found[0] ^ _INT64.min, keys.view(np.int64))
-            copy_from_device(positions, out)
+            _copy_places(found[1], out)
             return keys, out
     return None
 
@@ -41,7 +41,7 @@ def fill_places(values: NDArray[Any], known: NDArray[np.bool_] | None, device: s
             shared = 2 * size + 1 - torch.searchsorted(keys, keys) - torch.searchsorted(keys, keys, right=True)
             places = positions.new_full((len(values),), size + 1)
             places[positions] = shared
-            copy_from_device(_small(places), out)
+            _copy_places(places, out)
             return True
     return False
 
@@ -60,6 +60,5 @@ def _sort(values: NDArray[Any], known: NDArray[np.bool_] | None, device: str) ->
     return ordered, positions
 
 
-def _small(positions: Tensor) -> Tensor:
-    """The same in the type of `order.place_type`."""
-    return positions.int() if len(positions) < 1 << 30 else positions
+def _copy_places(places: Tensor, out: NDArray[Any]) -> None:
+    copy_from_device(places.to(torch.from_numpy(out[:0]).dtype), out)
