@@ -186,10 +186,10 @@ def largest_positions(values: NDArray[np.float64], count: int) -> NDArray[np.int
 
 def _sort(values: NDArray[Any], known: Known) -> tuple[NDArray[np.uint64], Places]:
     """Keys of the values in order, and the positions of those; unknown values come first."""
-    if (there := _sorter(len(values))) and (done := there.sort(values, known, _device)):
-        return done
     keys, other_keys = np.empty((2, len(values)), np.uint64)
     found, other_found = np.empty((2, len(values)), place_type(len(values)))
+    if (there := _sorter(len(values))) and there.sort(values, known, _device, keys, found):
+        return keys, found
     chosen = np.zeros(0, bool) if known is None else known
     run_in_threads(len(values), float_keys, np.asarray(values, np.float64), chosen, keys, found)
     counts = np.empty((numba.get_num_threads(), 1 << DIGIT_BITS), np.int64)

@@ -13,23 +13,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hcm_scale.base.device import copy_from_device, copy_to_device, free_bytes
-from hcm_scale.base.order import place_type
 
 _VALUE_BYTES = 64
 _INT64 = torch.iinfo(torch.int64)
 
 
 def sort(
-    values: NDArray[Any], known: NDArray[np.bool_] | None, device: str
-) -> tuple[NDArray[np.uint64], NDArray[Any]] | None:
-    """As `order._sort`; None where the device has no room."""
+    values: NDArray[Any], known: NDArray[np.bool_] | None, device: str, keys: NDArray[np.uint64], out: NDArray[Any]
+) -> bool:
+    """Fills keys and positions as `order._sort` returns them; False where the device has no room."""
     with contextlib.suppress(torch.OutOfMemoryError):
         if found := _sort(values, known, device):
-            keys, out = np.empty(len(values), np.uint64), np.empty(len(values), place_type(len(values)))
             copy_from_device(found[0] ^ _INT64.min, keys.view(np.int64))
             _copy_places(found[1], out)
-            return keys, out
-    return None
+            return True
+    return False
 
 
 def fill_places(values: NDArray[Any], known: NDArray[np.bool_] | None, device: str, out: NDArray[Any]) -> bool:
