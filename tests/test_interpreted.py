@@ -57,10 +57,11 @@ def test_propagated__is_made_on_the_device_in_as_many_columns_as_there_is_room_f
 @interpreted
 @pytest.mark.parametrize("keep", [0.8, 0.1])
 def test_average_on_device__agrees_with_the_cores(monkeypatch, keep):
-    monkeypatch.setattr(device, "_LANES", (4, 8, 16))
+    monkeypatch.setattr(device, "_LANES", (2, 4, 8))
+    monkeypatch.setattr(device, "_HUB_ENTRIES", 30)
     graph, rng = rmat(5), np.random.default_rng(0)
     edges = edge_index(graph.indptr, graph.indices)
-    assert np.diff(edges.indptr).max() > 16, "no row is left to the cores"
+    assert (np.diff(edges.indptr) > 8).sum() > 3, "too few rows are longer than the lanes"
     means = [rng.uniform(1, 4, edges.num_edges), rng.choice([1, 1.5, 3.25], edges.num_edges)]
     means = [mean.astype(np.float32) for mean in means]
     var = rng.uniform(0, 1, edges.num_edges).astype(np.float32)
@@ -68,6 +69,20 @@ def test_average_on_device__agrees_with_the_cores(monkeypatch, keep):
     wanted = nodes.average_hops(edges, means, var, 1 - keep)
     np.testing.assert_array_equal(ahp, wanted[0])
     np.testing.assert_allclose(iv, wanted[1], rtol=1e-12)
+
+
+@interpreted
+@pytest.mark.parametrize("directed", [False, True])
+@pytest.mark.parametrize("has_room", [True, False])
+def test_edge_ends__are_listed_in_order_by_the_device_and_by_the_cores(monkeypatch, directed, has_room):
+    monkeypatch.setattr(device, "_PASS_EDGES", 7)
+    monkeypatch.setattr(device, "free_bytes", lambda _: float("inf") if has_room else 0)
+    graph = rmat(5, edge_factor=2)
+    assert (np.diff(graph.indptr) == 0).any()
+    edges = edge_index(graph.indptr, graph.indices, directed=directed)
+    for found, wanted in zip(device.edge_ends(edges, CPU), edges.edges(0, edges.num_edges), strict=False):
+        assert found.dtype == torch.int32
+        np.testing.assert_array_equal(found, wanted)
 
 
 @interpreted
@@ -91,12 +106,15 @@ def test_fused_step__agrees_with_plain_torch(expected, signed):
 def test_embed_all__agrees_with_the_cores(monkeypatch, passes_through):
     from hcm_scale.stages import embedding
 
-    monkeypatch.setattr(embedding, "DEVICE_CHUNK_ROWS", 32)
-    graph = community(70)
+    monkeypatch.setattr(embedding, "DEVICE_CHUNK_ROWS", 24)
+    for module in (embedding, gpu):
+        monkeypatch.setattr(module, "HUB_PART", 16)
+    graph = rmat(6)
+    assert np.diff(graph.indptr).max() > 32, "no row is shared by three programs"
     x = propagate(graph.indptr, graph.indices, np.asarray(graph.x))
     model = HopModel(x.shape[1], 4, width=16, seed=1)
     held = graph_to(CPU, graph.indptr, graph.indices[: 0 if passes_through else None], x, 32)
-    found = embedding.embed_all(model, held, torch.empty(70, 16), graph.indices)
+    found = embedding.embed_all(model, held, torch.empty(64, 16), graph.indices)
     wanted = embed_graph(model, graph.indptr, graph.indices, x, propagated=True)
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
 

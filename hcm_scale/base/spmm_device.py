@@ -16,6 +16,7 @@ from hcm_scale.base.triton_jit import AVAILABLE, jit, tl, triton
 
 _MOST_COLUMNS = 1024  # of a row that one program makes
 _ROOM = 1.1  # device memory asked for, over what the columns take
+_AT_ONCE = 16  # entries that are asked for before the first is added: a hub's row is one chain of additions
 
 
 def propagate_into(out: Tensor, indptr: Tensor, indices: Tensor, scale: Tensor, x: NDArray[np.float32]) -> bool:
@@ -32,19 +33,23 @@ def propagate_into(out: Tensor, indptr: Tensor, indices: Tensor, scale: Tensor, 
         part = copy_to_device(x[:, first : first + at_once], out.device)
         size = part.shape[1]
         arguments = indptr, indices, scale, part, out[:, first:], out.stride(0), size
-        _make_row[(num_rows,)](*arguments, COLUMNS=triton.next_power_of_2(size), num_warps=1)
+        _make_row[(num_rows,)](*arguments, COLUMNS=triton.next_power_of_2(size), AT_ONCE=_AT_ONCE, num_warps=1)
     return True
 
 
 @jit
-def _make_row(indptr, indices, scale, x, out, stride, num_columns, COLUMNS: tl.constexpr):
+def _make_row(indptr, indices, scale, x, out, stride, num_columns, COLUMNS: tl.constexpr, AT_ONCE: tl.constexpr):
     """Row u of Â x."""
     u = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, COLUMNS)
     inside = column < num_columns
     own = tl.load(scale + u)
     total = own * tl.load(x + u * num_columns + column, mask=inside, other=0.0)
-    for e in range(tl.load(indptr + u), tl.load(indptr + u + 1)):
-        v = tl.load(indices + e).to(tl.int64)
-        total += tl.load(scale + v) * tl.load(x + v * num_columns + column, mask=inside, other=0.0)
+    end = tl.load(indptr + u + 1)
+    for first in range(tl.load(indptr + u), end, AT_ONCE):
+        for i in tl.static_range(AT_ONCE):
+            e = tl.full((), i, tl.int64) + first
+            v = tl.load(indices + tl.minimum(e, end - 1)).to(tl.int64)
+            row = tl.load(x + v * num_columns + column, mask=inside, other=0.0)
+            total = tl.where(e < end, tl.fma(tl.load(scale + v), row, total), total)  # rounded once, as on the CPU
     tl.store(out + u * stride + column, own * total, mask=inside)

@@ -35,16 +35,18 @@ from torch import Tensor
 from hcm_scale.base.device import copy_from_device, copy_into_device, copy_to_device, free_bytes
 from hcm_scale.base.threads import share_parts
 from hcm_scale.base.triton_jit import AVAILABLE, jit, tl, triton
-from hcm_scale.score.edge_index import EdgeIndex, PairHead, Pairs, average_rows, check_finite, check_sample
+from hcm_scale.score.edge_index import EdgeIndex, PairHead, Pairs, check_finite, check_sample
 
 _LIST_EDGES = 1 << 20  # edges listed on the host at a time
+_PASS_EDGES = 1 << 23  # and on the device
 _HELD_BYTES = 17  # per edge: its ends, its moments, and whether they are finite
 _WORK_BYTES = 1 << 29  # of a chunk of plain torch
 _RANGE_EDGES = 1 << 21  # edges that pass through the device together
 _NUM_RANGES = 8  # in flight
 _COARSE_CLASSES = 8  # up to which a bfloat16 product keeps expected hops within 1e-2
 _PADDED_CLASSES = 16  # the smallest side of a tensor-core product
-_LANES = (32, 128, 1024)  # given to a node of at most as many neighbours; nodes of more are averaged on the CPU
+_LANES = (32, 128, 1024)  # given to a node of at most as many neighbours; nodes of more walk over theirs
+_HUB_ENTRIES = 1 << 26  # of hubs that are averaged together
 _MARGIN = 1.1  # free memory needed, over what is held
 
 Array = NDArray[np.float32]
@@ -124,6 +126,11 @@ def edge_ends(edges: EdgeIndex, device: torch.device) -> tuple[Tensor, Tensor]:
     """Left and right ends of all scored edges, in order, in the graph's index type."""
     kind = torch.from_numpy(np.empty(0, edges.indices.dtype)).dtype
     ends = torch.empty(2, edges.num_edges, dtype=kind, device=device)
+    needed = edges.indices.nbytes + 24 * edges.num_nodes + 32 * _PASS_EDGES
+    is_whole = not len(edges.limit) and edges.num_edges == edges.start[-1]
+    if is_whole and needed <= free_bytes(device):
+        _list_ends(edges, ends)
+        return ends[0], ends[1]
 
     def fill(first: int, at: int) -> int:
         left, right, _ = edges.edges(first, min(first + _LIST_EDGES, edges.num_edges))
@@ -138,6 +145,18 @@ def edge_ends(edges: EdgeIndex, device: torch.device) -> tuple[Tensor, Tensor]:
     for first in starts:
         filled = fill(first, filled)
     return ends[0, :filled], ends[1, :filled]
+
+
+def _list_ends(edges: EdgeIndex, ends: Tensor) -> None:
+    """Fills `ends`, (2, edges), from the CSR, which is on the device meanwhile."""
+    start, shift, indices = (copy_to_device(a, ends.device) for a in (edges.start, edges.indptr[1:], edges.indices))
+    shift -= start[1:]
+    for first in range(0, edges.num_edges, _PASS_EDGES):
+        part = slice(first, min(first + _PASS_EDGES, edges.num_edges))
+        number = torch.arange(part.start, part.stop, device=ends.device)
+        left = torch.searchsorted(start, number, right=True) - 1
+        ends[0, part] = left
+        ends[1, part] = indices[number.add_(shift[left])]
 
 
 def _copy_out(edges: EdgeIndex, moments: Tensor, mean: Array, m2: Array) -> None:
@@ -329,7 +348,8 @@ def average_on_device(
     missing. All edges must be drawn.
     """
     n, count = edges.num_nodes, len(means)
-    held = 16 * n + edges.indices.nbytes + (count + 1) * (var.nbytes + 8 * n) + 24 * n
+    gathered = 4 * min(_HUB_ENTRIES + n, len(edges.indices))
+    held = 16 * n + edges.indices.nbytes + (count + 1) * (var.nbytes + 8 * n + gathered) + 32 * n
     if not AVAILABLE or free_bytes(device) < _MARGIN * held:
         return None
     csr = [copy_to_device(array, device) for array in (edges.indptr, edges.indices, edges.start)]
@@ -339,35 +359,61 @@ def average_on_device(
     out = torch.zeros(count + 1, n, dtype=torch.float64, device=device)
     of_edges = stacked, copy_to_device(var, device), out, len(var), n, count, edges.directed
     degree, fewest = csr[0].diff(), 1
+    kept = (keep * degree.double() - 1e-9).ceil().clamp(min=1).long()
     for lanes in _LANES:
         nodes = ((degree >= fewest) & (degree <= lanes)).nonzero().squeeze(1)
         if len(nodes):
-            kept = (keep * degree[nodes].double() - 1e-9).ceil().clamp(min=1).long()
             warps = min(4, lanes // 32)
             _average_node[(len(nodes),)](nodes, kept, *csr, *of_edges, LANES=lanes, num_warps=warps)
         fewest = lanes + 1
+    hubs = (degree >= fewest).nonzero().squeeze(1)
+    for some in hubs.split(_hubs_at_once(degree[hubs])):
+        first = degree[some].cumsum(0) - degree[some]
+        row = torch.empty(count + 1, int(degree[some].sum()), device=device)
+        shape = {"LANES": _LANES[-1], "num_warps": 8}
+        _gather_hub[(len(some),)](some, first, row, row.shape[1], *csr, *of_edges, **shape)
+        _average_hub[(len(some),)](some, kept, first, row, row[-1], row.shape[1], degree, out, n, count, **shape)
     found = np.empty(out.shape)
     for row, result in zip(out, found, strict=True):
         copy_from_device(row, result)
-    _average_hubs((degree >= fewest).nonzero().squeeze(1), edges, means, var, keep, found)
     return found
 
 
-def _average_hubs(
-    hubs: Tensor, edges: EdgeIndex, means: Sequence[Array], var: Array, keep: float, out: NDArray[np.float64]
-) -> None:
-    """Averages nodes of more neighbours than lanes, by the CPU's kernel."""
+def _hubs_at_once(degree: Tensor) -> list[int]:
+    """Numbers of consecutive hubs whose entries are gathered together: some _HUB_ENTRIES, or one hub of more."""
+    if not len(degree):
+        return []
+    return torch.unique_consecutive(degree.cumsum(0) // _HUB_ENTRIES, return_counts=True)[1].tolist()
 
-    def average(_: int, v: int) -> None:
-        average_rows((v, v + 1), edges.for_kernels, keep, tuple(means), var, out[:-1], out[-1])
 
-    share_parts(numba.get_num_threads(), hubs.tolist(), average)
+@jit
+def _edge_of(v, position, inside, indptr, indices, start, DIRECTED: tl.constexpr):
+    """The numbers of the edges at these positions of the row of v.
+
+    Where the neighbour has the smaller number, the edge is looked up in that one's row, by bisection in all lanes at
+    once.
+    """
+    u = tl.load(indices + position, mask=inside, other=0).to(tl.int64)
+    edge = position - tl.load(indptr + v + 1) + tl.load(start + v + 1)
+    if not DIRECTED:
+        below = inside & (u < v)
+        low = tl.load(start + u, mask=below, other=0)
+        high = tl.load(start + u + 1, mask=below, other=0)
+        shift = tl.load(indptr + u + 1, mask=below, other=0) - high
+        while tl.max(high - low, 0) > 0:
+            is_open = low < high
+            middle = (low + high) // 2
+            before = tl.load(indices + middle + shift, mask=is_open, other=0) < v
+            low = tl.where(is_open & before, middle + 1, low)
+            high = tl.where(is_open & (before == 0), middle, high)
+        edge = tl.where(below, low, edge)
+    return edge
 
 
 @jit
 def _average_node(
     nodes,  # (programs,) i64
-    num_kept,  # (programs,) i64
+    num_kept,  # (n,) i64
     indptr,
     indices,
     start,
@@ -382,33 +428,17 @@ def _average_node(
 ):
     """Averages of one node by each mean, and last its IV; a lane takes an edge.
 
-    Where the neighbour has the smaller number, the edge is looked up in that one's row, by bisection in all lanes at
-    once. The nearest edges are those up to a bound, found by bisection over the bits of the hops; of equal ones the
-    first are taken. Sums are float64 in the order of a tree: exact for hops, which differ little in size.
+    The nearest edges are those up to a bound, found by bisection over the bits of the hops; of equal ones the first are
+    taken. Sums are float64 in the order of a tree: exact for hops, which differ little in size.
     """
     v = tl.load(nodes + tl.program_id(0))
-    kept = tl.load(num_kept + tl.program_id(0))
-    end = tl.load(indptr + v + 1)
+    kept = tl.load(num_kept + v)
     position = tl.load(indptr + v) + tl.arange(0, LANES)
-    inside = position < end
-    u = tl.load(indices + position, mask=inside, other=0).to(tl.int64)
-    edge = position - end + tl.load(start + v + 1)
-    if not DIRECTED:
-        below = inside & (u < v)
-        low = tl.load(start + u, mask=below, other=0)
-        high = tl.load(start + u + 1, mask=below, other=0)
-        shift = tl.load(indptr + u + 1, mask=below, other=0) - high
-        while tl.max(high - low, 0) > 0:
-            is_open = low < high
-            middle = (low + high) // 2
-            before = tl.load(indices + middle + shift, mask=is_open, other=0) < v
-            low = tl.where(is_open & before, middle + 1, low)
-            high = tl.where(is_open & (before == 0), middle, high)
-        edge = tl.where(below, low, edge)
-
-    spread = tl.load(var + edge, mask=inside, other=0.0).to(tl.float64)
-    for i in tl.static_range(NUM_MEANS):
-        hop = tl.load(means + i * num_edges + edge, mask=inside, other=0.0)
+    inside = position < tl.load(indptr + v + 1)
+    edge = _edge_of(v, position, inside, indptr, indices, start, DIRECTED)
+    iv = tl.zeros((), tl.float64)
+    for i in range(NUM_MEANS):
+        hop = tl.load(means + edge, mask=inside, other=0.0)
         key = tl.where(inside, hop.to(tl.uint32, bitcast=True).to(tl.int64), 1 << 33)
         least, bound = tl.full((), 0, tl.int64), tl.full((), 1 << 32, tl.int64)
         for _ in range(33):
@@ -419,6 +449,98 @@ def _average_node(
         tied = (key == bound).to(tl.int64)
         num_nearer = tl.sum((key < bound).to(tl.int64), 0)
         chosen = (key < bound) | ((tied == 1) & (tl.cumsum(tied, 0) <= kept - num_nearer))
-        tl.store(out + i * num_nodes + v, tl.sum(tl.where(chosen, hop.to(tl.float64), 0.0), 0) / kept)
+        tl.store(out + v, tl.sum(tl.where(chosen, hop.to(tl.float64), 0.0), 0) / kept)
         if i == 0:
-            tl.store(out + NUM_MEANS * num_nodes + v, tl.sum(tl.where(chosen, spread, 0.0), 0) / kept)
+            iv = tl.sum(tl.load(var + edge, mask=chosen, other=0.0).to(tl.float64), 0) / kept
+        means += num_edges  # not i * num_edges, which may be more than 32 bits hold
+        out += num_nodes
+    tl.store(out + v, iv)
+
+
+@jit
+def _gather_hub(
+    nodes,
+    first,  # (programs,) i64: where the node's entries begin in `rows`
+    rows,  # (NUM_MEANS + 1, num_entries) f32: of every entry its hop by each mean, and last its variance
+    num_entries,
+    indptr,
+    indices,
+    start,
+    means,
+    var,
+    out,
+    num_edges,
+    num_nodes,
+    NUM_MEANS: tl.constexpr,
+    DIRECTED: tl.constexpr,
+    LANES: tl.constexpr,
+):
+    """The numbers of the edges of a node of more neighbours than lanes, in the order of its row."""
+    v = tl.load(nodes + tl.program_id(0))
+    place = tl.load(first + tl.program_id(0)) + tl.arange(0, LANES)
+    begin, end = tl.load(indptr + v), tl.load(indptr + v + 1)
+    for at in range(begin, end, LANES):
+        position = at + tl.arange(0, LANES)
+        inside = position < end
+        edge = _edge_of(v, position, inside, indptr, indices, start, DIRECTED)
+        mean, row = means, rows + place
+        for _ in tl.static_range(NUM_MEANS):
+            tl.store(row, tl.load(mean + edge, mask=inside, other=0.0), mask=inside)
+            mean += num_edges
+            row += num_entries
+        tl.store(row, tl.load(var + edge, mask=inside, other=0.0), mask=inside)
+        place += LANES
+
+
+@jit
+def _average_hub(
+    nodes,
+    num_kept,
+    first,
+    rows,
+    variances,  # the last of them
+    num_entries,
+    degree,  # (n,) i64
+    out,
+    num_nodes,
+    NUM_MEANS: tl.constexpr,
+    LANES: tl.constexpr,
+):
+    """As `_average_node`, of a node whose entries are in `rows`, LANES of them at a time."""
+    v = tl.load(nodes + tl.program_id(0))
+    kept, size = tl.load(num_kept + v), tl.load(degree + v)
+    lane, row = tl.arange(0, LANES), rows + tl.load(first + tl.program_id(0))
+    variances += tl.load(first + tl.program_id(0))
+    iv = tl.zeros((), tl.float64)
+    for i in range(NUM_MEANS):
+        least, bound = tl.full((), 0, tl.int64), tl.full((), 1 << 32, tl.int64)
+        num_nearer = tl.full((), 0, tl.int64)
+        for _ in range(33):
+            middle_key = (least + bound) // 2
+            nearer = tl.zeros((LANES,), tl.int64)
+            for at in range(0, size, LANES):
+                hop = tl.load(row + at + lane, mask=at + lane < size, other=0.0)
+                is_near = hop.to(tl.uint32, bitcast=True).to(tl.int64) <= middle_key
+                nearer += (is_near & (at + lane < size)).to(tl.int64)
+            found = tl.sum(nearer, 0)
+            num_nearer = tl.where(found < kept, tl.maximum(num_nearer, found), num_nearer)
+            bound = tl.where(found >= kept, middle_key, bound)
+            least = tl.where(found >= kept, least, tl.minimum(middle_key + 1, bound))
+        total, spread = tl.zeros((LANES,), tl.float64), tl.zeros((LANES,), tl.float64)
+        num_tied = tl.full((), 0, tl.int64)
+        for at in range(0, size, LANES):
+            inside = at + lane < size
+            hop = tl.load(row + at + lane, mask=inside, other=0.0)
+            key = tl.where(inside, hop.to(tl.uint32, bitcast=True).to(tl.int64), 1 << 33)
+            tied = (key == bound).to(tl.int64)
+            chosen = (key < bound) | ((tied == 1) & (num_tied + tl.cumsum(tied, 0) <= kept - num_nearer))
+            num_tied += tl.sum(tied, 0)
+            total += tl.where(chosen, hop.to(tl.float64), 0.0)
+            if i == 0:
+                spread += tl.load(variances + at + lane, mask=chosen, other=0.0).to(tl.float64)
+        tl.store(out + v, tl.sum(total, 0) / kept)
+        if i == 0:
+            iv = tl.sum(spread, 0) / kept
+        row += num_entries
+        out += num_nodes
+    tl.store(out + v, iv)

@@ -33,7 +33,7 @@ from hcm_scale.base.spmm import ModelInput
 from hcm_scale.graph import Graph
 from hcm_scale.model import CHUNK_ROWS, HopModel, Layers, embed_graph
 from hcm_scale.ranks.world import ALONE, World
-from hcm_scale.sampling.device.batches import EndsBatch, fused_columns, sum_hidden
+from hcm_scale.sampling.device.batches import HUB_PART, EndsBatch, fused_columns, sum_hidden
 from hcm_scale.sampling.device.graph import DeviceGraph, graph_bytes, graph_to
 from hcm_scale.score.edge_index import PairHead
 
@@ -79,7 +79,9 @@ def embed_all(model: HopModel, graph: DeviceGraph, out: Tensor, indices: NDArray
         end = min(begin + DEVICE_CHUNK_ROWS, graph.num_nodes)
         nodes = torch.arange(begin, end, dtype=graph.indices.dtype, device=graph.device)
         row = EndsBatch(_around(graph, begin, end, indices), none, none, key, limit=_ALL, epoch=0, step=0)
-        torch.addmm(second.bias, sum_hidden(row, nodes, first.weight, first.bias), second.weight, out=out[begin:end])
+        hubs = (graph.indptr[begin : end + 1].diff() >= HUB_PART).nonzero().squeeze(1)
+        sums = sum_hidden(row, nodes, first.weight, first.bias, hubs)
+        torch.addmm(second.bias, sums, second.weight, out=out[begin:end])
         model.activate(1, out[begin:end])
     return out
 

@@ -50,6 +50,7 @@ _TILE = 256
 _READERS = 4
 _FORWARD = {"TARGETS": 1, "num_warps": 2}  # targets a program works on at once
 _BACKWARD = {"TARGETS": 1, "num_warps": 2}
+HUB_PART = 4096  # entries of a row that one program adds up, where several share it
 _PROGRAMS_PER_CORE = 8
 _LARGEST = 1 << 13  # columns x width of the gradient that one program holds in registers
 _ENTRY_BYTES = 60  # of an explicit block, with the room that drawing it takes
@@ -98,13 +99,30 @@ def fused_columns(num_attributes: int, width: int, device: torch.device) -> int 
     return columns
 
 
-def sum_hidden(batch: EndsBatch, nodes: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Of each node (-1 is none), the weighted sum of relu(x W + b) over its row of Â, as the batch draws it."""
+def sum_hidden(batch: EndsBatch, nodes: Tensor, weight: Tensor, bias: Tensor, hubs: Tensor | None = None) -> Tensor:
+    """Of each node (-1 is none), the weighted sum of relu(x W + b) over its row of Â, as the batch draws it.
+
+    `hubs` are places in `nodes` whose rows, if they are not drawn but taken whole, many programs share.
+    """
+    if hubs is None or not len(hubs):
+        return _sum_parts(batch, nodes, weight, bias)
+    out = _sum_parts(batch, nodes.index_fill(0, hubs, -1), weight, bias)
+    whose = nodes[hubs].long()
+    num_parts = (batch.graph.indptr[whose + 1] - batch.graph.indptr[whose]) // HUB_PART + 1  # with the self loop
+    owner = torch.repeat_interleave(num_parts)
+    parts = torch.arange(len(owner), device=owner.device) - (num_parts.cumsum(0) - num_parts)[owner]
+    sums = _sum_parts(batch, nodes[hubs][owner], weight, bias, parts)
+    out[hubs] = torch.segment_reduce(sums, "sum", lengths=num_parts)
+    return out
+
+
+def _sum_parts(batch: EndsBatch, nodes: Tensor, weight: Tensor, bias: Tensor, parts: Tensor | None = None) -> Tensor:
     from hcm_scale.sampling.device import kernels  # Triton takes a while to import, for GPUs alone
 
     out = weight.new_empty(len(nodes), weight.shape[1])
-    grid = (-(-len(out) // _FORWARD["TARGETS"]),)
-    kernels.sum_hidden[grid](*_inputs(batch, nodes, weight, bias), out, **_shape(batch, weight), **_FORWARD)
+    inputs = *_inputs(batch, nodes, weight, bias), nodes if parts is None else parts
+    shape = {"PART": 0 if parts is None else HUB_PART, **_shape(batch, weight), **_FORWARD}
+    kernels.sum_hidden[(-(-len(out) // _FORWARD["TARGETS"]),)](*inputs, out, **shape)
     return out
 
 
