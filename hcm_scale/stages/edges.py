@@ -195,6 +195,8 @@ def predict_views(
         return Predicted(parts[0], ahp, iv, [])
     is_mapped = sharings[0].layers is not None
     average = new_moments(edges.num_edges, sharings[0].folder.parent if is_mapped else None)
+    if parts[0].var.flags.owndata:  # no view's own variance is asked for again: gigabytes of new pages are spared
+        average = average._replace(var=parts[0].var)
     for whole, *of_views in zip(average, *parts, strict=True):
         run_in_slices(len(whole), partial(_average, of_views, whole))
     means = [average.mean, *(part.mean for part in parts)]
