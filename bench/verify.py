@@ -58,13 +58,13 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="bench-verify-") as name:
         run = Path(name)
         graph = shuffled(num_nodes).save(run / "graph")
-        for stage in ("purified", "propagated"):
+        for stage in ("purified", "propagated-purified", "propagated-original", "scores"):
             (run / stage).mkdir()
-            np.save(run / stage / "x.npy", graph.x)
-        Graph(graph.indptr, graph.indices).save(run / "purified" / "graph")
-        (run / "scores").mkdir()
+        np.save(run / "purified" / "dropped.npy", np.zeros(-(-graph.num_arcs // 8), np.uint8))
+        for view in ("purified", "original"):
+            np.save(run / f"propagated-{view}" / "x.npy", graph.x)
         for part in ("edges_mean", "edges_var"):
-            np.save(run / "scores" / f"{part}.npy", np.zeros(graph.num_edges, np.float32))
+            np.save(run / "scores" / f"{part}.npy", np.zeros(graph.num_edges, np.uint16))
         np.save(run / "scores" / "table.npy", np.zeros((num_nodes, 20), np.float64))
         num_bytes = sum(path.stat().st_size for path in run.rglob("*") if path.is_file())
         print(f"{num_nodes:,} nodes, {graph.num_edges:,} edges, {num_bytes / 1e9:.2f} GB in all")
