@@ -27,7 +27,7 @@ from hcm_scale.report import digest, groups, page, sections
 from hcm_scale.report.card import card, num_rings
 from hcm_scale.report.edges import CountRows, StrangeEdges
 from hcm_scale.report.evidence import Evidence
-from hcm_scale.report.reasons import first_by_kind, ordinary_nodes, ordinary_rows
+from hcm_scale.report.reasons import first_by_kind, ordinary_nodes, ordinary_rows, tell_apart
 from hcm_scale.report.wording import found_text, reasons_of
 from hcm_scale.score.metrics import roc_auc
 from hcm_scale.score.table import (
@@ -193,7 +193,7 @@ def _flagged(table: pa.Table) -> dict[str, Any] | None:
 def _ordinary(graph: Graph, table: pa.Table, y: NDArray[Any] | None) -> dict[str, Any] | None:
     """The most ordinary nodes, and the ROC-AUC of their order; None where all nodes are alike or nobody looked."""
     places = table[ALIKE_RANK].to_numpy() if ALIKE_RANK in table.column_names else np.zeros(0)
-    if not len(places) or (places == places[0]).all():
+    if not tell_apart(places):
         return None
     found = ordinary_nodes(graph, table, ordinary_rows(table, _NUM_ORDINARY).tolist())
     auc = roc_auc(y, -places) if y is not None and y.any() and not y.all() else None
