@@ -52,7 +52,7 @@ from numpy.typing import NDArray
 
 from hcm_scale.base import files, parquet
 from hcm_scale.base.order import double_places
-from hcm_scale.base.threads import map_in_order, run_in_slices, share_parts
+from hcm_scale.base.threads import prefetch, run_in_slices, share_parts
 from hcm_scale.graph.store import Graph, NodeTypes
 from hcm_scale.score import evidence
 from hcm_scale.score.evidence import Groups
@@ -243,11 +243,15 @@ def _flag_text(flags: NDArray[np.uint8]) -> pa.Array:
 
 
 def write_scores(path: Path, groups: Iterable[Callable[[], pa.Table]]) -> None:
-    """Writes the row groups, whole or not at all; threads make and encode several at once."""
+    """Writes the row groups, whole or not at all; threads make and encode several at once.
+
+    As many again may be ready, so that a thread need not wait for one that is slower.
+    """
+    workers = numba.get_num_threads()
     with (
         files.replacing_file(path) as fresh,
         open(fresh, "wb") as stream,
-        closing(map_in_order(numba.get_num_threads(), groups, _encoded)) as encoded,
+        closing(prefetch(groups, _encoded, depth=2 * workers, workers=workers)) as encoded,
     ):
         parquet.join(stream, encoded)
 
