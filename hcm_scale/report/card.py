@@ -16,7 +16,7 @@ import numpy as np
 
 from hcm_scale.graph.store import Graph
 from hcm_scale.report import wording
-from hcm_scale.report.evidence import Evidence, contains, highest_hop
+from hcm_scale.report.evidence import Evidence, contains
 from hcm_scale.report.explain import Explanation, Neighbor, explain
 
 SIZE = 240
@@ -28,7 +28,7 @@ _DRAWN = 32  # neighbours
 
 def num_rings(evidence: Evidence) -> int:
     """How many hops the pictures reach, the same for all nodes of a graph."""
-    return max(2, math.ceil(highest_hop(evidence.edge_mean)))
+    return max(2, math.ceil(evidence.highest_hop))
 
 
 def card(evidence: Evidence, node: int, rings: int, limit: int) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hcm_scale.base.threads import map_slices, share_parts
 from hcm_scale.graph.store import KIND_NAMES, Graph
-from hcm_scale.report.evidence import degrees_of, highest_hop
+from hcm_scale.report.evidence import degrees_of
 from hcm_scale.report.explain import finite
 from hcm_scale.score import metrics
 
@@ -26,6 +26,7 @@ _SCORES_AT_ONCE = 2  # each sorts all nodes
 _CURVES = ("loss", "pairs_per_second", "step_size")
 _QUANTILE_SAMPLE = 1 << 20
 _BLOCK_EDGES = 1 << 22
+_NARROW = 1e-9  # bins, relative to what is counted
 _LABELS = ("normal", "anomalous")
 
 
@@ -101,18 +102,19 @@ def _every(step: int, pieces: Sequence[NDArray[np.float64]]) -> NDArray[np.float
 def _count(pieces: Sequence[NDArray[np.float64]], edges: NDArray[np.float64]) -> NDArray[np.int64]:
     """How many values fall into each bin, those beyond the range into the outermost; then how many are beyond."""
     counts: list[NDArray[np.int64]] = []
+    is_wide = edges[1] - edges[0] > _NARROW * np.abs(edges).max()  # else numpy has to sort: rounding decides
+    bins: Any = (len(edges) - 1, (edges[0], edges[-1])) if is_wide else (edges,)
 
     def count(_: int, piece: NDArray[np.float64]) -> None:
         beyond = [np.count_nonzero(piece < edges[0]), np.count_nonzero(piece > edges[-1])]
-        counts.append(np.append(np.histogram(np.clip(piece, edges[0], edges[-1]), edges)[0], beyond))
+        counts.append(np.append(np.histogram(np.clip(piece, edges[0], edges[-1]), *bins)[0], beyond))
 
     share_parts(numba.get_num_threads(), pieces, count)
     return np.sum(counts, axis=0)
 
 
-def hop_distribution(hops: NDArray[np.float32], bins: int = _BINS) -> dict[str, Any] | None:
-    """The share of scored edges per bin of predicted hop; one pass for the maximum and one to count."""
-    highest = highest_hop(hops)
+def hop_distribution(hops: NDArray[np.float32], highest: float, bins: int = _BINS) -> dict[str, Any] | None:
+    """The share of scored edges per bin of predicted hop, of which `highest` is the largest."""
     if not highest:
         return None
     edges = np.linspace(1.0, max(2.0, np.ceil(highest)), bins + 1)

@@ -18,6 +18,7 @@ and like type, and means and spreads over evenly spaced nodes of the type, gathe
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -125,18 +126,27 @@ class Evidence:
 
     def usual(self, name: str, node: int, of_nodes: Callable[[NDArray[np.int64]], Any]) -> Any:
         """What of_nodes(nodes of like degree and type) returns, computed once for all of these; None if too few."""
+        digits = int(self.graph.indptr[node + 1] - self.graph.indptr[node]).bit_length()
+        nodes = self._once("nodes", partial(self._of_degree, digits), digits)
+        return self._once(name, lambda: of_nodes(nodes) if len(nodes) >= _LEAST_LIKE else None, digits)
+
+    def _of_degree(self, digits: int) -> NDArray[np.int64]:
+        """Enough of the nodes whose degree has so many binary digits, evenly spaced."""
         graph, like = self.graph, self.like
-        digits = int(graph.indptr[node + 1] - graph.indptr[node]).bit_length()
+
+        def is_like(degree: NDArray[np.int64]) -> NDArray[np.bool_]:
+            return degree >> max(0, digits - 1) == min(1, digits)  # its first digit
+
+        if like is None:
+            nodes = positions_where(graph.num_nodes, lambda part: is_like(degrees_of(graph, part)))
+        else:
+            nodes = like[is_like(graph.indptr[like + 1] - graph.indptr[like])]
+        return nodes[:: max(1, len(nodes) // _ENOUGH_LIKE)].copy()  # a view would hold all
+
+    def _once(self, name: str, make: Callable[[], Any], digits: int = 0) -> Any:
         with self._lock:
             if (name, digits) not in self._usual:
-                if like is None:
-                    nodes = positions_where(
-                        graph.num_nodes, lambda part: np.frexp(degrees_of(graph, part))[1] == digits
-                    )
-                else:
-                    nodes = like[np.frexp(graph.indptr[like + 1] - graph.indptr[like])[1] == digits]
-                nodes = nodes[:: max(1, len(nodes) // _ENOUGH_LIKE)]
-                self._usual[name, digits] = of_nodes(nodes) if len(nodes) >= _LEAST_LIKE else None
+                self._usual[name, digits] = make()
             return self._usual[name, digits]
 
     @property
@@ -148,12 +158,16 @@ class Evidence:
     @property
     def two_sides(self) -> tuple[NDArray[np.int8], NDArray[np.float64]] | None:
         """The side of every node and the rates at which two nodes share neighbours; None where there are no sides."""
-        key = "two_sides", 0
-        with self._lock:
-            if key not in self._usual:
-                side = two_sides(self.graph)
-                self._usual[key] = None if side is None else (side, shared_rates(self.graph.degrees, side))
-            return self._usual[key]
+        side = self._once("side", lambda: two_sides(self.graph))
+        if side is None:
+            return None
+        return side, self._once("shared_rates", lambda: shared_rates(self.graph.degrees, side))
+
+    @property
+    def highest_hop(self) -> float:
+        """The largest predicted hop of an edge; 0 where no edge was scored."""
+        found: float = self._once("highest_hop", lambda: highest_hop(self.edge_mean))
+        return found
 
     @property
     def ranked_by(self) -> str:

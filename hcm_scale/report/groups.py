@@ -33,8 +33,8 @@ FIRST, MOST = 100, 1000  # nodes to look at: as many as are flagged, between the
 _MIN_COSINE = 0.55
 
 
-def num_first(table: pa.Table) -> int:
-    """How many first nodes of a ranked table to look for groups among."""
+def num_first(table: Any) -> int:
+    """How many first nodes of a ranked table, or of a RankedFile, to look for groups among."""
     flagged = pc.sum(table["flagged"]).as_py() or 0 if "flagged" in table.column_names else 0
     return min(table.num_rows, max(FIRST, min(flagged, MOST)))
 

@@ -261,32 +261,39 @@ def kind_shares(ranked: Any, trust: float = 1.0) -> dict[str, float]:
     """
     if ranked_by(ranked) != "score" or not has_kinds(ranked):
         return {}
-    first, degree = slice(0, -(-ranked.num_rows // 100)), ranked["degree"].to_numpy()
-    of_kind = {kind: ranked[name].to_numpy() for kind, name in kinds_of(ranked).items()}
+    columns = kinds_of(ranked)
+    table = ranked.select([*dict.fromkeys(["degree", "score", *columns.values()])])
+    first, degree = slice(0, -(-ranked.num_rows // 100)), table["degree"].to_numpy()
+    of_kind = {kind: table[name].to_numpy() for kind, name in columns.items()}
     own = KindNumbers(of_kind, degree > 0, mean_degree(degree), trust)
     gains = {k: own.weight(k) * surprise_gains(k, own.of_kind[k], own.known(k)).of(first)[1] for k in of_kind}
-    score = ranked["score"].to_numpy()[first]
+    score = table["score"].to_numpy()[first]
     if not score.sum() or not np.allclose(sum(gains.values()), score, rtol=1e-6):
         return {}
     return {kind: float(gains[kind].sum() / score.sum()) for kind in sorted(gains, key=lambda kind: -gains[kind].sum())}
 
 
-def first_by_kind(graph: Graph, table: pa.Table, count: int) -> dict[str, list[dict[str, Any]]]:
+def first_by_kind(graph: Graph, table: Any, count: int) -> dict[str, list[dict[str, Any]]]:
     """By kind, the first `count` nodes: id, node, rank in the whole list and `place` by this kind; ties by node number.
 
-    A kind that ranks all nodes alike, as triangles do on a directed graph, is left out; a table without ranks by kind
-    has none.
+    `table` is a pa.Table or a RankedFile. A kind that ranks all nodes alike, as triangles do on a directed graph, is
+    left out; a table without ranks by kind has none.
     """
-    found = {}
+    found, nodes = {}, table["node"].to_numpy()
     for kind in kinds_of(table) if has_kinds(table) else ():
-        places, nodes = table[kind_rank(kind)].to_numpy(), table["node"].to_numpy()
-        if len(places) and (places != places[0]).any():
+        places = table[kind_rank(kind)].to_numpy()
+        if tell_apart(places):
             found[kind] = [
                 {"id": graph.external_id(int(nodes[row])), "node": int(nodes[row]), "rank": row + 1}
                 | {"place": int(places[row])}
                 for row in _first_rows(places, nodes, count).tolist()
             ]
     return found
+
+
+def tell_apart(places: NDArray[Any]) -> bool:
+    """Whether any two places differ."""
+    return any(map_slices(len(places), lambda part: (places[part] != places[0]).any()))
 
 
 def _first_rows(places: NDArray[Any], nodes: NDArray[Any], count: int) -> NDArray[np.int64]:

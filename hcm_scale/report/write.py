@@ -26,8 +26,8 @@ from hcm_scale.graph.store import Graph
 from hcm_scale.report import digest, groups, page, sections
 from hcm_scale.report.card import card, num_rings
 from hcm_scale.report.edges import CountRows, StrangeEdges
-from hcm_scale.report.evidence import Evidence
-from hcm_scale.report.reasons import first_by_kind, ordinary_nodes, ordinary_rows
+from hcm_scale.report.evidence import Evidence, highest_hop
+from hcm_scale.report.reasons import first_by_kind, ordinary_nodes, ordinary_rows, tell_apart
 from hcm_scale.report.wording import found_text, reasons_of
 from hcm_scale.score.metrics import roc_auc
 from hcm_scale.score.table import (
@@ -99,11 +99,12 @@ def write_report(
     evidence = Evidence.of(graph, purified, table, edge_mean, edge_var, x)
     evidence = replace(evidence, scores=first)  # only its nodes are explained
     findings = _findings(evidence, table, table_rows, found or {})
+    hops = digest.hop_distribution(edge_mean, evidence.highest_hop)
     report = {
         "format": FORMAT,
         "run": dict(run),
         **findings,
-        "edges": {"hops": digest.hop_distribution(edge_mean), "purified": digest.purification(graph, purified)},
+        "edges": {"hops": hops, "purified": digest.purification(graph, purified)},
         "strange_edges": _strange_edges(evidence, ranks_edges, count_rows),
         "training": digest.training(records),
         "convergence": None if convergence is None else dict(convergence),
@@ -193,7 +194,7 @@ def _flagged(table: pa.Table) -> dict[str, Any] | None:
 def _ordinary(graph: Graph, table: pa.Table, y: NDArray[Any] | None) -> dict[str, Any] | None:
     """The most ordinary nodes, and the ROC-AUC of their order; None where all nodes are alike or nobody looked."""
     places = table[ALIKE_RANK].to_numpy() if ALIKE_RANK in table.column_names else np.zeros(0)
-    if not len(places) or (places == places[0]).all():
+    if not tell_apart(places):
         return None
     found = ordinary_nodes(graph, table, ordinary_rows(table, _NUM_ORDINARY).tolist())
     auc = roc_auc(y, -places) if y is not None and y.any() and not y.all() else None
@@ -244,7 +245,7 @@ def notebook_html(
             "table": sections.ranking_values(table.slice(0, count), [by]),
             "distributions": {by: digest.distribution(values[by], y)},
             "accuracy": None if y is None else digest.accuracy(y, values, kind),
-            "edges": {"hops": digest.hop_distribution(edge_mean), "purified": None},
+            "edges": {"hops": digest.hop_distribution(edge_mean, highest_hop(edge_mean)), "purified": None},
             "labels": None,
         }
     )

@@ -52,7 +52,7 @@ from numpy.typing import NDArray
 
 from hcm_scale.base import files, parquet
 from hcm_scale.base.order import double_places
-from hcm_scale.base.threads import map_in_order
+from hcm_scale.base.threads import prefetch, run_in_slices, share_parts
 from hcm_scale.graph.store import Graph, NodeTypes
 from hcm_scale.score import evidence
 from hcm_scale.score.evidence import Groups
@@ -66,6 +66,7 @@ KIND_RANKS = tuple(f"{kind}_rank" for kind in evidence.KINDS)
 ALIKE_RANK = "alike_rank"
 _MIN_GROUP_ROWS, _MAX_GROUP_ROWS, _NUM_GROUPS = 1 << 14, 1 << 17, 64
 _BATCH_ROWS = 1 << 16
+_GROUPS_AT_ONCE = 4  # that a thread reads
 _OPTIONS: dict[str, Any] = {"compression": "zstd", "write_page_checksum": True, "write_page_index": False}
 _REQUIRED = {"node": pa.int64(), "rank": pa.int64(), "degree": pa.int64(), "flags": pa.string()}
 _WORDS = ("evidence", "type", "verdict")
@@ -242,11 +243,15 @@ def _flag_text(flags: NDArray[np.uint8]) -> pa.Array:
 
 
 def write_scores(path: Path, groups: Iterable[Callable[[], pa.Table]]) -> None:
-    """Writes the row groups, whole or not at all; threads make and encode several at once."""
+    """Writes the row groups, whole or not at all; threads make and encode several at once.
+
+    As many again may be ready, so that a thread need not wait for one that is slower.
+    """
+    workers = numba.get_num_threads()
     with (
         files.replacing_file(path) as fresh,
         open(fresh, "wb") as stream,
-        closing(map_in_order(numba.get_num_threads(), groups, _encoded)) as encoded,
+        closing(prefetch(groups, _encoded, depth=2 * workers, workers=workers)) as encoded,
     ):
         parquet.join(stream, encoded)
 
@@ -272,13 +277,14 @@ def _encoded(make: Callable[[], pa.Table]) -> parquet.Group:
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[pq.ParquetFile]:
-    """The file, its pages checked as they are read; FolderError where it is no such table.
+def _open(path: Path, metadata: pq.FileMetaData | None = None) -> Iterator[pq.ParquetFile]:
+    """The file, its pages checked as they are read; FolderError where it is no such table. `metadata` are its own.
 
     Without `pre_buffer`, which would hold the whole file beside the table and is no faster. Not `pq.read_table`, which
     spends a quarter of a second importing Arrow's data sets and pandas.
     """
-    with files.naming_damage(path), pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
+    how: Any = {"page_checksum_verification": True, "pre_buffer": False}
+    with files.naming_damage(path), pq.ParquetFile(path, metadata=metadata, **how) as file:
         _check_schema(file.schema_arrow)
         yield file
 
@@ -333,29 +339,58 @@ def _checked(rows: Any, num_rows: int) -> Any:
 
 
 def read_scores(path: Path, columns: Collection[str] | None = None) -> pa.Table:
-    """The table, or those of `columns` that it has, in table order; columns are decoded in threads."""
+    """The table, or those of `columns` that it has, in table order.
+
+    Threads decode some row groups each; numbers into their stretch of one array a column, which numpy takes as it is.
+    """
     with _open(path) as file:
-        found = file.read([name for name in file.schema_arrow.names if columns is None or name in columns])
-        return _checked(found, found.num_rows)
+        known, starts = file.schema_arrow, _group_starts(file.metadata)
+        schema = pa.schema([entry for entry in known if columns is None or entry.name in columns], known.metadata)
+        plain = [entry for entry in schema if pa.types.is_primitive(entry.type) and entry.type != pa.bool_()]
+        numbers = {entry.name: np.empty(starts[-1], entry.type.to_pandas_dtype()) for entry in plain}
+        others: dict[int, pa.Table] = {}
+
+        def read(_: int, first: int) -> None:
+            groups = range(len(starts) - 1)[first : first + _GROUPS_AT_ONCE]
+            with _open(path, file.metadata) as own:
+                rows = own.read_row_groups(groups, schema.names, use_threads=False)
+            if rows.num_rows != starts[groups.stop] - starts[first]:
+                raise ValueError(f"its row groups {first} and on hold {rows.num_rows:,} rows, not as many as they say")
+            others[first] = _checked(rows, int(starts[-1])).drop_columns([*numbers])
+            for name, out in numbers.items():
+                out[starts[first] : starts[groups.stop]] = rows[name].to_numpy()
+
+        parts = range(0, len(starts) - 1, _GROUPS_AT_ONCE)
+        share_parts(min(numba.get_num_threads(), len(parts)), parts, read)
+        rest = pa.concat_tables([others[first] for first in parts]) if parts else schema.empty_table()
+        return pa.table({name: numbers[name] if name in numbers else rest[name] for name in schema.names}, schema)
+
+
+def _group_starts(metadata: pq.FileMetaData) -> NDArray[np.int64]:
+    """The first row of every row group, and the end."""
+    sizes = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+    return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
 
 
 class RankedFile:
     """A scores.parquet on disk: single columns, rows by number, or all rows batch by batch.
 
-    Has as much of a pa.Table's interface as `Evidence` and `check_ranked` use. Holds a batch of 65,536 rows at most.
+    Has as much of a pa.Table's interface as its readers use. Holds a batch of 65,536 rows at most.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         with _open(path) as file:
             self.schema: pa.Schema = file.schema_arrow
-            sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+            self._starts = _group_starts(file.metadata)
         self.column_names: list[str] = self.schema.names
-        self._starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
         self.num_rows = int(self._starts[-1])
 
     def __getitem__(self, name: str) -> pa.ChunkedArray:
-        return read_scores(self.path, [name])[name]
+        return self.select([name])[name]
+
+    def select(self, columns: Collection[str]) -> pa.Table:
+        return read_scores(self.path, columns)
 
     def slice(self, first: int, count: int) -> pa.Table:
         """Consecutive rows, all columns."""
@@ -407,8 +442,12 @@ def check_rows(path: Path, ranked: Any, num_nodes: int, columns: Mapping[str, pa
     if ranked.num_rows != max(1, num_nodes):
         raise files.FolderError(f"{path} is damaged: {ranked.num_rows:,} rows for the {num_nodes:,} nodes of the graph")
     node, seen = ranked["node"].to_numpy(), np.zeros(num_nodes, bool)
-    if node.dtype == np.int64 and node.min(initial=0) >= 0 and node.max(initial=-1) < num_nodes:
-        seen[node] = True
+
+    def mark(part: slice) -> None:
+        if node.dtype == np.int64 and node[part].min() >= 0 and node[part].max() < num_nodes:
+            seen.put(node[part], True)
+
+    run_in_slices(len(node), mark)
     if not seen.all():
         raise files.FolderError(f"{path} is damaged: its column node does not have every node of the graph once")
 

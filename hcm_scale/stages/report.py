@@ -37,14 +37,13 @@ from hcm_scale.report.wording import clip, found_text, group_text, p_text, score
 from hcm_scale.report.write import FORMAT, notebook_html, write_report
 from hcm_scale.score import table
 from hcm_scale.score.edges import open_hops
-from hcm_scale.score.table import FILE, RankedFile, kind_rank, kinds_of, ranked_by, read_scores
+from hcm_scale.score.table import FILE, RankedFile, ranked_by
 from hcm_scale.stages.drift import read_drift
 from hcm_scale.stages.score import FORMAT as SCORES_FORMAT
 from hcm_scale.stages.score import KIND, TYPES, open_scores
 
 __all__ = ["FORMAT", "explain", "report", "show", "summary"]
 _TOP = 10
-_COLUMNS = ("id", "node", "rank", "evidence", "degree", "p", "flagged", "y", "kind")
 NUM_EXPLAINED = 10  # nodes, first of the ranking; `explain` and `serve` explain all others
 _HEAD = 5  # of each kind of evidence
 _MEMBERS = 15  # of a group
@@ -249,9 +248,8 @@ def _next_steps(run_dir: Path, scores: Path) -> str:
 def _list(scores: Path, graph: Graph) -> str:
     """The first nodes, how many stand out, the first by each kind of evidence, and groups among the first."""
     ranked = _open_ranked(scores, graph)
-    shown = {*_COLUMNS, open_scores(scores).rank_by, *map(kind_rank, kinds_of(ranked))}  # the whole may be large
-    table = read_scores(ranked.path, shown)
-    parts = _strangest(table), found_text(found_by(scores)), _groups(graph, table), _heads(graph, table)
+    first = ranked.slice(0, num_first(ranked))
+    parts = _strangest(first), found_text(found_by(scores)), _groups(graph, first), _heads(graph, ranked)
     return "\n\n".join(filter(None, parts))
 
 
@@ -269,19 +267,19 @@ def _strangest(table: pa.Table) -> str:
     return "\n".join(lines)
 
 
-def _groups(graph: Graph, table: pa.Table) -> str:
+def _groups(graph: Graph, first: pa.Table) -> str:
     lines = []
-    for group in groups(graph, table.slice(0, num_first(table)))[:_TOP]:
+    for group in groups(graph, first)[:_TOP]:
         ids = ", ".join(clip(member["id"], 24) for member in group["members"][:_MEMBERS])
         more = len(group["members"]) - _MEMBERS
         ids += f" and {more:,} more" if more > 0 else ""
         lines.append(f"{group['members'][0]['rank']:>4}  {len(group['members']):,} nodes, {group_text(group)}: {ids}")
-    return "\n".join([f"groups among the first {num_first(table):,}, by their best rank", *lines]) if lines else ""
+    return "\n".join([f"groups among the first {len(first):,}, by their best rank", *lines]) if lines else ""
 
 
-def _heads(graph: Graph, table: pa.Table) -> str:
+def _heads(graph: Graph, ranked: RankedFile) -> str:
     lines = []
-    for kind, rows in first_by_kind(graph, table, _HEAD).items():
+    for kind, rows in first_by_kind(graph, ranked, _HEAD).items():
         lines.append(f"  {kind_title(kind):<42}" + ", ".join(clip(row["id"], 24) for row in rows))
     return "\n".join(["the first by each kind", *lines]) if lines else ""
 

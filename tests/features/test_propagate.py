@@ -85,4 +85,5 @@ def test_propagated__gives_rows_of_any_nodes(graph, x):
     for lazy in (Propagated(graph.indptr, graph.indices, x), Propagated(graph.indptr, graph.indices, x, weights)):
         nodes = np.array([7, 59, 0, 7])
         np.testing.assert_array_equal(lazy.rows(nodes), np.asarray(lazy)[nodes])
+        np.testing.assert_array_equal(lazy.keeping(np.array([59, 30, 7, 0])).rows(nodes), np.asarray(lazy)[nodes])
         assert len(lazy) == 60

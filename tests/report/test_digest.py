@@ -9,6 +9,7 @@ import pytest
 
 from hcm_scale.graph import Graph
 from hcm_scale.report import digest
+from hcm_scale.report.evidence import highest_hop
 
 World = Callable[..., Any]
 MANY = 2 * (1 << 18) + 5  # nodes: more than two slices
@@ -48,6 +49,19 @@ def test_distribution__counts_every_node_once():
     assert digest.distribution(np.ones(5)) is not None
 
 
+@pytest.mark.parametrize(
+    "values",
+    [np.arange(4800) % 49, 0.1 * (np.arange(4800) % 49), 1.0 + np.spacing(1.0) * (np.arange(600) % 6), [1e17, 1e17]],
+)
+def test_distribution__counts_values_on_and_between_the_ends_of_bins(values: Any):
+    values = np.asarray(values, np.float64)
+    found = digest.distribution(values)
+    low, high = np.quantile(values, [0.002, 0.998])
+    edges = np.linspace(low, high if high > low else low + 1.0, 49)
+    assert found is not None
+    assert found["groups"]["all nodes"] == (np.histogram(values, edges)[0] / len(values)).round(6).tolist()
+
+
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("labelled", [True, False])
 def test_distribution__is_that_of_all_values_at_once(labelled: bool, monkeypatch: pytest.MonkeyPatch):
@@ -78,11 +92,11 @@ def test_distribution__is_that_of_all_values_at_once(labelled: bool, monkeypatch
 def test_hop_distribution__does_not_depend_on_the_blocks(monkeypatch: pytest.MonkeyPatch):
     hops = np.random.default_rng(0).uniform(1, 4, 1000).astype(np.float32)
     hops[3] = np.nan
-    whole = digest.hop_distribution(hops)
+    whole = digest.hop_distribution(hops, highest_hop(hops))
     monkeypatch.setattr(digest, "_BLOCK_EDGES", 7)
-    assert digest.hop_distribution(hops) == whole
-    assert digest.hop_distribution(hops[:0]) is None
-    assert digest.hop_distribution(np.full(3, np.nan, np.float32)) is None
+    assert digest.hop_distribution(hops, highest_hop(hops)) == whole
+    assert digest.hop_distribution(hops[:0], 0.0) is None
+    assert digest.hop_distribution(np.full(3, np.nan, np.float32), 0.0) is None
 
 
 @pytest.mark.usefixtures("threads")

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from hcm_scale.base.files import FolderError
 from hcm_scale.base.threads import kernel_threads
 from hcm_scale.graph import Graph
 from hcm_scale.score import nodes, threshold
@@ -170,6 +171,21 @@ def test_read_scores__refuses_a_flipped_bit(tmp_path):
     (tmp_path / "scores.parquet").write_bytes(data)
     with pytest.raises(OSError):
         ranked_table.read_scores(tmp_path / "scores.parquet")
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("bad", [0, 21, 42])
+def test_read_scores__looks_at_the_values_of_every_row_group(tmp_path, threads, bad):
+    tables, path = [make() for make in many_groups(3_000, 70)], tmp_path / "scores.parquet"
+    whole, at = pa.concat_tables(tables), tables[0].column_names.index("p")
+    tables[bad] = tables[bad].set_column(at, "p", [np.linspace(0.5, 2.0, len(tables[bad]))])
+    ranked_table.write_scores(path, [partial(tables.__getitem__, i) for i in range(len(tables))])
+    with kernel_threads(threads):
+        with pytest.raises(FolderError, match=r"scores.parquet is damaged: its column p holds .* legal are 0.0 to 1.0"):
+            ranked_table.read_scores(path)
+        some = ranked_table.read_scores(path, ["flags", "ahp", "none"])
+    assert some.equals(whole.select(["ahp", "flags"]), check_metadata=True)
+    assert ranked_table.RankedFile(path)["ahp"].num_chunks == 1  # which numpy takes as it is
 
 
 def test_node_scores__is_the_table_in_node_order():

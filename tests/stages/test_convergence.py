@@ -1,8 +1,29 @@
 """R-hat and effective sample size of chains whose values are known."""
 
 import numpy as np
+import pytest
 
-from hcm_scale.stages.convergence import diagnose, effective_samples, r_hat, split
+from hcm_scale.base.spmm import Propagated
+from hcm_scale.model import HopModel
+from hcm_scale.posterior.samples import seal_samples, write_sample
+from hcm_scale.stages import convergence
+from hcm_scale.stages.convergence import diagnose, drawn_edges, effective_samples, hops_by_sample, r_hat, split
+from hcm_scale.stages.edges import View
+from hcm_scale.synthetic.families import rmat
+
+
+@pytest.mark.parametrize("num_layers", [2, 3])
+def test_hops_by_sample__are_the_same_by_rows_that_are_made_where_they_are_needed(tmp_path, monkeypatch, num_layers):
+    monkeypatch.setattr(convergence, "_HUB_CAP", 8)
+    graph = rmat(8, num_attributes=5)
+    sizes = {"num_attributes": 5, "num_classes": 4, "width": 8, "head_width": 8}
+    model = sizes | {"num_layers": num_layers, "directed": False}
+    hashes = [write_sample(tmp_path, i, HopModel(**model, seed=i).state_dict()) for i in range(2)]
+    samples, lazy = seal_samples(tmp_path, hashes, model), Propagated(graph.indptr, graph.indices, np.asarray(graph.x))
+    ends = drawn_edges(graph)
+    made, wanted = (hops_by_sample(View(graph, x, samples), *ends, propagated=True) for x in (lazy, np.asarray(lazy)))
+    assert made.shape == (2, 1000)
+    np.testing.assert_array_equal(made, wanted)
 
 
 def test_independent_chains__have_converged_and_count_in_full():
