@@ -356,8 +356,9 @@ def score_bytes(config: schema.Config, size: Size, num_features: int, *, on_disk
     are averaged. About attributes there are distances over edges, and five copies of a chunk of features a thread,
     most in float64, beside the moments; then marked edges, or 4 bytes a node and thread, while triangles or squares are
     counted. About nodes there are thirteen numbers, sorted by every kind, and pieces of their table, one a thread and
-    one more, as rows (150 bytes each) and encoded, in buffers that double; marks of far edges and distances. Where
-    nodes are of several types, or of two sides, their numbers, places and sums are there again type by type (120).
+    one more, as rows (150 bytes each) and encoded, in buffers that double, and as many that wait to be written; marks
+    of far edges and distances. Where nodes are of several types, or of two sides, their numbers, places and sums are
+    there again type by type (120).
     """
     n, m, width, threads = size.num_nodes, size.num_edges, config.model.width, numba.get_num_threads()
     several = len(config.score.views) > 1
@@ -370,7 +371,7 @@ def score_bytes(config: schema.Config, size: Size, num_features: int, *, on_disk
     embedding = layers + 20 * n + rows + chunks + (moments // num_ranks) + whole * several
     residuals = 44 * threads * min(n, RESIDUAL_ROWS) * num_features
     about_attributes = 84 * n + residuals + 4 * m + max(5 * m, 4 * threads * n) + whole
-    pieces = 300 * min(n, (threads + 1) * group_rows(n))
+    pieces = 300 * min(n, (threads + 1) * group_rows(n)) + 100 * min(n, threads * group_rows(n))
     about_nodes = (346 + 16 * several + 12 * len(config.score.evidence)) * n + pieces + 7 * m + whole
     return 80 * _MIB + max(embedding, about_attributes, about_nodes, 3 * whole * several)
 

@@ -89,9 +89,7 @@ def hops_by_sample(view: View, u: NDArray[np.int64], v: NDArray[np.int64], *, pr
     sampler = make_sampler("numba", structure.indptr, structure.indices, degrees, fan_outs, **how)
     hops = np.arange(1.0, samples.model["num_classes"] + 1)
     found = np.empty((len(samples), len(u)))
-    if (
-        isinstance(x, Propagated) and len(fan_outs) == 1
-    ):  # most chunks have hubs as neighbours, whose rows are long sums
+    if isinstance(x, Propagated) and len(fan_outs) == 1:  # most chunks ask for the same hubs, whose rows are long sums
         x = x.keeping(sampler(np.unique(np.concatenate([u, v])), key(0, 0))[0])
     with torch_threads(1):
         for first in range(0, len(u), _CHUNK_EDGES):
