@@ -13,6 +13,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from hcm_scale.base.jit import kernel
 from hcm_scale.base.threads import map_slices, share_parts
 from hcm_scale.graph.store import KIND_NAMES, Graph
 from hcm_scale.report.evidence import degrees_of
@@ -26,7 +27,6 @@ _SCORES_AT_ONCE = 2  # each sorts all nodes
 _CURVES = ("loss", "pairs_per_second", "step_size")
 _QUANTILE_SAMPLE = 1 << 20
 _BLOCK_EDGES = 1 << 22
-_NARROW = 1e-9  # bins, relative to what is counted
 _LABELS = ("normal", "anomalous")
 
 
@@ -101,16 +101,35 @@ def _every(step: int, pieces: Sequence[NDArray[np.float64]]) -> NDArray[np.float
 
 def _count(pieces: Sequence[NDArray[np.float64]], edges: NDArray[np.float64]) -> NDArray[np.int64]:
     """How many values fall into each bin, those beyond the range into the outermost; then how many are beyond."""
-    counts: list[NDArray[np.int64]] = []
-    is_wide = edges[1] - edges[0] > _NARROW * np.abs(edges).max()  # else numpy has to sort: rounding decides
-    bins: Any = (len(edges) - 1, (edges[0], edges[-1])) if is_wide else (edges,)
+    counts = np.zeros((len(pieces), len(edges) + 1), np.int64)
+    share_parts(numba.get_num_threads(), range(len(pieces)), lambda _, i: add_to_bins(pieces[i], edges, counts[i]))
+    found: NDArray[np.int64] = counts.sum(axis=0)
+    return found
 
-    def count(_: int, piece: NDArray[np.float64]) -> None:
-        beyond = [np.count_nonzero(piece < edges[0]), np.count_nonzero(piece > edges[-1])]
-        counts.append(np.append(np.histogram(np.clip(piece, edges[0], edges[-1]), *bins)[0], beyond))
 
-    share_parts(numba.get_num_threads(), pieces, count)
-    return np.sum(counts, axis=0)
+@kernel(allocates=False)
+def add_to_bins(values, edges, counts):
+    """Adds values, but NaN, to counts of even bins, those beyond to the outermost; then those below, and above.
+
+    A value on an edge is in the upper bin, but on the last one in the last.
+    """
+    bins = len(edges) - 1
+    low, high = edges[0], edges[bins]
+    scale = bins / (high - low) if high > low else 0.0
+    for value in values:
+        if value < low:
+            counts[0] += 1
+            counts[bins] += 1
+        elif value > high:
+            counts[bins - 1] += 1
+            counts[bins + 1] += 1
+        elif value == value:
+            i = min(int((value - low) * scale), bins - 1)
+            while i > 0 and value < edges[i]:  # rounding
+                i -= 1
+            while i < bins - 1 and value >= edges[i + 1]:
+                i += 1
+            counts[i] += 1
 
 
 def hop_distribution(hops: NDArray[np.float32], highest: float, bins: int = _BINS) -> dict[str, Any] | None:
@@ -118,7 +137,14 @@ def hop_distribution(hops: NDArray[np.float32], highest: float, bins: int = _BIN
     if not highest:
         return None
     edges = np.linspace(1.0, max(2.0, np.ceil(highest)), bins + 1)
-    counts = np.sum(map_slices(len(hops), lambda part: np.histogram(hops[part], edges)[0], _BLOCK_EDGES), axis=0)
+    starts = range(0, len(hops), _BLOCK_EDGES)
+    counts = np.zeros((len(starts), bins + 2), np.int64)
+
+    def count(_: int, i: int) -> None:
+        add_to_bins(hops[starts[i] : starts[i] + _BLOCK_EDGES].astype(np.float64), edges, counts[i])
+
+    share_parts(numba.get_num_threads(), range(len(starts)), count)
+    counts = counts[:, :bins].sum(axis=0)
     return {"edges": edges.round(6).tolist(), "shares": (counts / max(counts.sum(), 1)).round(6).tolist()}
 
 

@@ -42,6 +42,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from hcm_scale.base import order
+from hcm_scale.base.device import MANY_ENTRIES
 from hcm_scale.base.jit import fetch_add, kernel, prefetch
 from hcm_scale.base.threads import map_slices, positions_where, run_in_slices, run_in_threads
 from hcm_scale.graph.lookup import two_sides
@@ -200,13 +201,15 @@ def expect_triangles(part, indptr, indices, rate, step, out):
 
 def _triangles(edges: EdgeIndex, device: str = "cpu") -> NDArray[np.int64]:
     """Number of triangles at every node, (n,)."""
+    if (found := _count_on_device(edges, None, device, len(edges.indices) >= MANY_ENTRIES)) is not None:
+        return found
     graph, hubs, least = (edges.indptr, edges.indices), np.empty(0, np.int64), edges.num_nodes
     first, count = np.zeros(edges.num_nodes + 1, np.int64), np.zeros(edges.num_nodes, np.int64)
     successors = np.empty(0, edges.indices.dtype)  # of which the first pass says how many there are
     run_in_threads(len(count), select_successors, *graph, count, least, first, successors)
     np.cumsum(first, out=first)
     steps = _num_steps(edges, first, 1.0)
-    if (found := _count_on_device(edges, None, steps, device)) is not None:
+    if (found := _count_on_device(edges, None, device, _are_many(steps, edges))) is not None:
         return found
     successors = np.empty(first[-1], edges.indices.dtype)
     if both_ways := steps > _FEW_STEPS * len(successors):
@@ -228,11 +231,15 @@ def _num_steps(edges: EdgeIndex, first: NDArray[np.int64], share: float) -> floa
     return sum(map_slices(edges.num_nodes, steps))
 
 
+def _are_many(steps: float, edges: EdgeIndex) -> bool:
+    return steps >= max(_MANY_STEPS, _FEW_STEPS * edges.num_edges)
+
+
 def _count_on_device(
-    edges: EdgeIndex, used: NDArray[np.bool_] | None, steps: float, device: str
+    edges: EdgeIndex, used: NDArray[np.bool_] | None, device: str, pays: bool
 ) -> NDArray[np.int64] | None:
-    """The counts of a CUDA device where there are very many steps, also an edge, and it has room; else None."""
-    if device == "cpu" or steps < max(_MANY_STEPS, _FEW_STEPS * edges.num_edges):
+    """The counts of a CUDA device where that pays, for very many edges or steps, and it has room; else None."""
+    if device == "cpu" or not pays:
         return None
     from hcm_scale.score.triangles_device import triangles_on_device  # imports Triton
 
@@ -241,12 +248,14 @@ def _count_on_device(
 
 def _far_triangles(edges: EdgeIndex, far: NDArray[np.bool_], device: str = "cpu") -> NDArray[np.int64]:
     """Number of triangles of far edges at every node, (n,)."""
+    if (found := _count_on_device(edges, far, device, len(edges.indices) >= MANY_ENTRIES)) is not None:
+        return found
     graph = edges.indptr, edges.indices, edges.start, far
     first = np.zeros(edges.num_nodes + 1, np.int64)
     run_in_threads(edges.num_nodes, count_successors, *graph, first[1:])
     np.cumsum(first, out=first)
     steps = _num_steps(edges, first, first[-1] / max(1, edges.num_edges))
-    if (found := _count_on_device(edges, far, steps, device)) is not None:
+    if (found := _count_on_device(edges, far, device, _are_many(steps, edges))) is not None:
         return found
     hubs, _ = _hubs(edges.indptr)
     successors, count = np.empty(first[-1], edges.indices.dtype), first[:-1].copy()

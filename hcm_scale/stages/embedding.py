@@ -17,7 +17,7 @@ chunk. Where the neighbours of all nodes do not fit, those of a chunk are copied
 """
 
 import mmap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from hcm_scale.base.spmm import ModelInput
 from hcm_scale.graph import Graph
 from hcm_scale.model import CHUNK_ROWS, HopModel, Layers, embed_graph
 from hcm_scale.ranks.world import ALONE, World
-from hcm_scale.sampling.device.batches import HUB_PART, EndsBatch, fused_columns, sum_hidden
+from hcm_scale.sampling.device.batches import EndsBatch, Hubs, find_hubs, fused_columns, sum_hidden
 from hcm_scale.sampling.device.graph import DeviceGraph, graph_bytes, graph_to
 from hcm_scale.score.edge_index import PairHead
 
@@ -66,8 +66,20 @@ def fits_device(structure: Graph, columns: int, width: int, device: str) -> bool
     return held + chunk + neighbors + _WORK_BYTES <= free_bytes(device)
 
 
+def chunk_hubs(graph: DeviceGraph) -> list[Hubs | None]:
+    """Of each chunk of nodes, for `embed_all`: found once for all samples, as the host has to wait for them."""
+    begins = range(0, graph.num_nodes, DEVICE_CHUNK_ROWS)
+    return [find_hubs(graph, begin, min(begin + DEVICE_CHUNK_ROWS, graph.num_nodes)) for begin in begins]
+
+
 @torch.no_grad()
-def embed_all(model: HopModel, graph: DeviceGraph, out: Tensor, indices: NDArray[Any] | None = None) -> Tensor:
+def embed_all(
+    model: HopModel,
+    graph: DeviceGraph,
+    out: Tensor,
+    indices: NDArray[Any] | None = None,
+    hubs: Sequence[Hubs | None] = (),
+) -> Tensor:
     """Embeddings of all nodes into `out`, (n, width) f32, from exact neighbourhoods; as exact as torch's products are.
 
     `indices` are the neighbours of all nodes on the host, for a graph that has none on the device. `out` may hold the
@@ -75,12 +87,12 @@ def embed_all(model: HopModel, graph: DeviceGraph, out: Tensor, indices: NDArray
     """
     first, second = model.encoder
     none, key = graph.indices[:0], torch.zeros(1, dtype=torch.int64, device=graph.device)
-    for begin in range(0, graph.num_nodes, DEVICE_CHUNK_ROWS):
+    begins = range(0, graph.num_nodes, DEVICE_CHUNK_ROWS)
+    for begin, shared in zip(begins, hubs or chunk_hubs(graph), strict=True):
         end = min(begin + DEVICE_CHUNK_ROWS, graph.num_nodes)
         nodes = torch.arange(begin, end, dtype=graph.indices.dtype, device=graph.device)
         row = EndsBatch(_around(graph, begin, end, indices), none, none, key, limit=_ALL, epoch=0, step=0)
-        hubs = (graph.indptr[begin : end + 1].diff() >= HUB_PART).nonzero().squeeze(1)
-        sums = sum_hidden(row, nodes, first.weight, first.bias, hubs)
+        sums = sum_hidden(row, nodes, first.weight, first.bias, shared)
         torch.addmm(second.bias, sums, second.weight, out=out[begin:end])
         model.activate(1, out[begin:end])
     return out
@@ -116,10 +128,10 @@ def embed_samples(
     if columns is not None:
         width = net.width
         held = graph_on_device(structure, x, columns, width, device)
-        room = torch.empty(held.num_nodes, width, device=device)
+        room, hubs = torch.empty(held.num_nodes, width, device=device), chunk_hubs(held)
         for sample in samples:
             net.load_state_dict(dict(sample))
-            yield embed_all(net, held, room, structure.indices), PairHead.of(sample)
+            yield embed_all(net, held, room, structure.indices, hubs), PairHead.of(sample)
         return
     layers, x = None, np.asarray(x)
     if torch.device(device).type == "cpu":

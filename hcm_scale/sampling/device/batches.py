@@ -27,7 +27,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -99,20 +99,37 @@ def fused_columns(num_attributes: int, width: int, device: torch.device) -> int 
     return columns
 
 
-def sum_hidden(batch: EndsBatch, nodes: Tensor, weight: Tensor, bias: Tensor, hubs: Tensor | None = None) -> Tensor:
-    """Of each node (-1 is none), the weighted sum of relu(x W + b) over its row of Â, as the batch draws it.
+class Hubs(NamedTuple):
+    """Nodes of very many neighbours, whose rows several programs share."""
 
-    `hubs` are places in `nodes` whose rows, if they are not drawn but taken whole, many programs share.
-    """
-    if hubs is None or not len(hubs):
-        return _sum_parts(batch, nodes, weight, bias)
-    out = _sum_parts(batch, nodes.index_fill(0, hubs, -1), weight, bias)
-    whose = nodes[hubs].long()
-    num_parts = (batch.graph.indptr[whose + 1] - batch.graph.indptr[whose]) // HUB_PART + 1  # with the self loop
+    places: Tensor  # among the nodes asked for
+    num_parts: Tensor  # (hubs,), into which the row of each is divided
+    nodes: Tensor  # (parts,), whose each part is
+    parts: Tensor  # (parts,), which of them
+
+
+def find_hubs(graph: DeviceGraph, begin: int, end: int) -> Hubs | None:
+    """Those among the nodes begin .. end - 1; None if there are none."""
+    degree = graph.indptr[begin : end + 1].diff()
+    places = (degree >= HUB_PART).nonzero().squeeze(1)
+    if not len(places):
+        return None
+    num_parts = degree[places] // HUB_PART + 1  # with the self loop
     owner = torch.repeat_interleave(num_parts)
     parts = torch.arange(len(owner), device=owner.device) - (num_parts.cumsum(0) - num_parts)[owner]
-    sums = _sum_parts(batch, nodes[hubs][owner], weight, bias, parts)
-    out[hubs] = torch.segment_reduce(sums, "sum", lengths=num_parts)
+    return Hubs(places, num_parts, (places + begin)[owner].to(graph.indices.dtype), parts)
+
+
+def sum_hidden(batch: EndsBatch, nodes: Tensor, weight: Tensor, bias: Tensor, hubs: Hubs | None = None) -> Tensor:
+    """Of each node (-1 is none), the weighted sum of relu(x W + b) over its row of Â, as the batch draws it.
+
+    `hubs` are those among the nodes, for a batch that takes rows whole.
+    """
+    if hubs is None:
+        return _sum_parts(batch, nodes, weight, bias)
+    out = _sum_parts(batch, nodes.index_fill(0, hubs.places, -1), weight, bias)
+    sums = _sum_parts(batch, hubs.nodes, weight, bias, hubs.parts)
+    out[hubs.places] = torch.segment_reduce(sums, "sum", lengths=hubs.num_parts, unsafe=True)  # else the host waits
     return out
 
 
