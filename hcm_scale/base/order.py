@@ -14,7 +14,7 @@
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numba
@@ -202,6 +202,22 @@ def _sort(values: NDArray[Any], known: Known) -> tuple[NDArray[np.uint64], Place
         run_in_threads(len(counts), move, keys, found, np.uint64(shift), starts, (other_keys, other_found))
         keys, other_keys, found, other_found = other_keys, keys, other_found, found
     return keys, found
+
+
+def taker(columns: Mapping[str, NDArray[Any]]) -> Callable[[NDArray[np.int64]], dict[str, NDArray[Any]]]:
+    """A function that any thread may call: the values of all columns, which are equally long, at some positions.
+
+    Within `sorting_on` a device holds long columns, and reads at random what the cores would wait for.
+
+    >>> taker({"a": np.arange(5), "b": np.arange(5.0)})(np.array([3]))
+    {'a': array([3]), 'b': array([3.])}
+    """
+
+    def take(positions: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        return {name: values.take(positions) for name, values in columns.items()}
+
+    there = _sorter(max(map(len, columns.values()), default=0))
+    return (there and there.taker(columns, _device, take)) or take
 
 
 def _sorter(num_values: int) -> Any:

@@ -1,10 +1,11 @@
-"""Sorting of `order` on a CUDA device, with the same results. Importing this module imports torch.
+"""Sorting of `order` on a CUDA device, and its reading at random, with the same results. This module imports torch.
 
 Keys are signed integers that compare as the floats do: the bits, of which those below the sign are turned round where
 it is set. Memory there: 64 bytes a value; where it is missing, nothing is done.
 """
 
 import contextlib
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from hcm_scale.base.device import copy_from_device, copy_to_device, free_bytes
 
+Take = Callable[[NDArray[np.int64]], dict[str, NDArray[Any]]]
 _VALUE_BYTES = 64
 _INT64 = torch.iinfo(torch.int64)
 
@@ -42,6 +44,24 @@ def fill_places(values: NDArray[Any], known: NDArray[np.bool_] | None, device: s
             _copy_places(places, out)
             return True
     return False
+
+
+def taker(columns: Mapping[str, NDArray[Any]], device: str, otherwise: Take) -> Take | None:
+    """As `order.taker`; None where the device has no room for the columns. `otherwise` takes if it has none later."""
+    longest = max(map(len, columns.values()))
+    if free_bytes(device) < _VALUE_BYTES * longest + sum(c.nbytes for c in columns.values()):  # for a sort beside it
+        return None
+    with contextlib.suppress(torch.OutOfMemoryError):
+        held = {name: copy_to_device(values, device) for name, values in columns.items()}
+
+        def take(positions: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+            with contextlib.suppress(torch.OutOfMemoryError):
+                where = torch.from_numpy(positions).to(device)
+                return {name: values[where].cpu().numpy() for name, values in held.items()}
+            return otherwise(positions)
+
+        return take
+    return None
 
 
 def _sort(values: NDArray[Any], known: NDArray[np.bool_] | None, device: str) -> tuple[Tensor, Tensor] | None:

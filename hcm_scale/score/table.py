@@ -51,7 +51,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from hcm_scale.base import files, parquet
-from hcm_scale.base.order import double_places
+from hcm_scale.base.order import double_places, taker
 from hcm_scale.base.threads import prefetch, run_in_slices, share_parts
 from hcm_scale.graph.store import Graph, NodeTypes
 from hcm_scale.score import evidence
@@ -163,7 +163,7 @@ def row_groups(
     if np.isnan(score).any():
         raise ValueError(f"{np.count_nonzero(np.isnan(score))} of {len(score)} scores are NaN and cannot be ranked")
     order = ranking(score)
-    columns: dict[str, Any] = {name: getattr(scores, name) for name in NUMBERS}
+    columns: dict[str, NDArray[Any]] = {name: getattr(scores, name) for name in NUMBERS}
     columns |= {kind: own.values for kind, own in scores.own.items()}
     if scores.places is not None:
         columns |= {"evidence": _strongest(scores)}
@@ -171,7 +171,7 @@ def row_groups(
     if scores.places is not None and scores.alike is not None:
         columns |= {"alike": scores.alike, ALIKE_RANK: double_places(scores.alike) >> 1}
     columns |= {} if verdict is None else {"p": verdict.p, "flagged": verdict.flagged}
-    columns |= {"rank": None, "degree": scores.degree, "flags": scores.flags}
+    columns |= {"degree": scores.degree, "flags": scores.flags}
     columns |= {name: known for name, known in (("y", graph.y), ("kind", graph.kind)) if known is not None}
     columns |= {} if scores.types is None else {"type": scores.types.codes}
     metadata = {"rank_by": rank_by} | ({} if verdict is None else {"fdr": str(verdict.rate)})
@@ -181,8 +181,8 @@ def row_groups(
     about = {kind: {"words": own.words, "identity": own.identity} for kind, own in scores.own.items()}
     metadata |= {"own": json.dumps(about)} if about else {}
     size = size or group_rows(len(order))
-    starts = range(0, len(order) or 1, size)
-    return [partial(_rows, graph, scores.types, columns, order, slice(at, at + size), metadata) for at in starts]
+    starts, take = range(0, len(order) or 1, size), taker(columns)
+    return [partial(_rows, graph, scores.types, take, order, slice(at, at + size), metadata) for at in starts]
 
 
 def _strongest(scores: NodeScores) -> NDArray[np.int8]:
@@ -209,14 +209,13 @@ def group_rows(num_nodes: int) -> int:
 def _rows(
     graph: Graph,
     types: NodeTypes | None,
-    columns: Mapping[str, NDArray[Any] | None],
+    take: Callable[[NDArray[np.int64]], dict[str, NDArray[Any]]],
     order: NDArray[np.int64],
     places: slice,
     metadata: dict[str, str],
 ) -> pa.Table:
-    """The rows of the nodes at these places of the ranking; the column given as None is the rank itself."""
+    """The rows of the nodes at these places of the ranking: their rank stands before their degree."""
     nodes = order[places]
-    ranks = np.arange(places.start + 1, places.start + len(nodes) + 1)
     names = pa.array([*evidence.KINDS, *json.loads(metadata.get("own", "{}"))])
     encode: dict[str, Callable[..., pa.Array]] = {
         "flags": _flag_text,
@@ -224,10 +223,11 @@ def _rows(
         "evidence": lambda codes: pa.DictionaryArray.from_arrays(pa.array(codes), names),
     }
     ids = pa.array(nodes) if graph.ids is None else graph.ids.take(pa.array(nodes))
-    encoded = {
-        name: encode.get(name, pa.array)(ranks if values is None else values.take(nodes))
-        for name, values in columns.items()
-    }
+    encoded = {}
+    for name, values in take(nodes).items():
+        if name == "degree":
+            encoded["rank"] = pa.array(np.arange(places.start + 1, places.start + len(nodes) + 1))
+        encoded[name] = encode.get(name, pa.array)(values)
     return pa.table({"id": ids, "node": nodes, **encoded}).replace_schema_metadata(metadata)
 
 

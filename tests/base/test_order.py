@@ -92,3 +92,19 @@ def test_largest__are_the_first_of_a_stable_sort(size, threads, monkeypatch):
     monkeypatch.setattr(numba, "get_num_threads", lambda: threads)
     for values in (RNG.normal(size=size).round(1), RNG.normal(size=size), np.zeros(size)):
         np.testing.assert_array_equal(module.largest_positions(values, 100), np.argsort(-values, kind="stable")[:100])
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float32, np.int64, np.int32, np.int8, np.uint8, bool])
+@pytest.mark.parametrize("has_room", [True, False])
+def test_taker__takes_the_values_of_all_columns(kind, has_room, monkeypatch):
+    from hcm_scale.base import order_device
+
+    if not has_room:
+        monkeypatch.setattr(order_device, "free_bytes", lambda _: 0)
+    rows = np.random.default_rng(0).integers(0, 2, (2, 50)).astype(kind)
+    columns, positions = {"first": rows[0], "second": rows[1]}, np.array([3, 49, 0, 3])
+    found = module.taker(columns)(positions)
+    assert [*found] == [*columns]
+    for name, values in found.items():
+        assert values.dtype == kind
+        np.testing.assert_array_equal(values, columns[name][positions])

@@ -104,7 +104,7 @@ def test_score__asks_the_device_for_triangles(graph, structure, features, sample
     """Those of unlike, of all and of far edges; what the device counts stands in the table."""
     asked, answer = [], np.zeros(N, np.int64)
 
-    def count(_edges, used, _steps, device):
+    def count(_edges, used, device, _pays):
         asked.append((device, used is None))
         return answer
 
