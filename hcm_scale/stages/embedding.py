@@ -3,10 +3,11 @@
     folder/  layer-0  layer-1      (n, width) float32 each, without a header
 
 On a CPU layers are written to two arrays in turn, each computed from the one before; edges are predicted from the last.
-In a folder the arrays are memory maps, which ranks share: each computes its own rows of every layer, all meet at a
-barrier, and map the layer again, so that what another machine wrote is seen. A rank past the barrier of one layer no
-longer reads the layer before it, which is the next to be overwritten. Ranges of rows are whole chunks, cut where one
-process cuts them, and fill whole pages: any number of ranks ends in the same bits, and no page is written by two.
+Both read rows at random, so in memory the arrays are in large pages (`new_rows`). In a folder they are memory maps,
+which ranks share: each computes its own rows of every layer, all meet at a barrier, and map the layer again, so that
+what another machine wrote is seen. A rank past the barrier of one layer no longer reads the layer before it, which is
+the next to be overwritten. Ranges of rows are whole chunks, cut where one process cuts them, and fill whole pages: any
+number of ranks ends in the same bits, and no page is written by two.
 
 On a GPU each rank embeds the whole graph: that takes less time than reading what the others made. A model of two layers
 on an exact first hop needs, of each node, the sum over its row of Â of relu(x W + b), and x are rows of Â X.
@@ -39,6 +40,7 @@ from hcm_scale.score.edge_index import PairHead
 
 DEVICE_CHUNK_ROWS = 1 << 20
 _ALL = 2**31 - 1  # neighbours
+_LINE = 16  # floats of a cache line
 _WORK_BYTES = 1 << 30  # beside them: ranges of edges on their way through, and what CUDA and Triton take
 
 
@@ -152,6 +154,16 @@ def embed_samples(
         yield z, PairHead.of(sample)
 
 
+def new_rows(num_rows: int, width: int) -> Tensor:
+    """Uninitialised float32 rows that begin with a cache line, in large pages where the system has them on request.
+
+    numpy asks for large pages; torch does not above some size. Rows at random are read faster from them.
+    """
+    room = np.empty(num_rows * width + _LINE, np.float32)
+    skipped = -room.ctypes.data % (4 * _LINE) // 4
+    return torch.from_numpy(room[skipped : skipped + num_rows * width].reshape(num_rows, width))
+
+
 class TwoLayers(Layers):
     """Two arrays that hold one layer after the other: in memory, or in two files of a folder that all ranks see."""
 
@@ -175,7 +187,7 @@ class TwoLayers(Layers):
         if self.paths is not None:
             return self._mapped(self.paths[self.turn])
         if self.turn not in self.arrays:
-            self.arrays[self.turn] = torch.empty(self.shape)
+            self.arrays[self.turn] = new_rows(*self.shape)
         return self.arrays[self.turn]
 
     def whole(self, layer: Tensor) -> Tensor:
