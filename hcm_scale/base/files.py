@@ -46,6 +46,7 @@ MANIFEST = "manifest.json"
 _READ_BYTES, _INDENTED_CHARACTERS = 1 << 22, 1 << 20
 _HASHED_AT_ONCE, _MANY_BYTES = 4, 1 << 26
 _MOMENT_NS = 100_000_000  # far more than the steps in which systems tell the time of a change
+_OF_PARSERS = LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError, NotImplementedError
 _TEMPORARY = re.compile(r"\.(.+)\.\d+\.(tmp|new|old)")  # what is written to take the place of the name in it
 Parsed = TypeVar("Parsed")
 _hashes: dict[tuple[int, ...], str] = {}  # of files as they were when this process read them
@@ -135,7 +136,7 @@ def naming_damage(path: Path, remedy: str = "") -> Iterator[None]:
         yield
     except FolderError:
         raise
-    except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+    except _OF_PARSERS as error:
         missing = f"it has no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())[:200]
         raise FolderError(f"{path} is damaged: {missing}{remedy and '; '}{remedy}") from error
 

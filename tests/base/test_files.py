@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from hcm_scale.base import files
@@ -77,6 +78,12 @@ def test_read_sealed__returns_what_was_written_and_refuses_every_change(tmp_path
 def test_read_manifest__refuses_a_missing_folder(tmp_path):
     with pytest.raises(files.FolderError, match="is missing"):
         files.read_manifest(tmp_path / "nothing", "thing", 1)
+
+
+@pytest.mark.parametrize("error", [KeyError("rows"), ValueError("odd"), pa.ArrowNotImplementedError("no such codec")])
+def test_naming_damage__names_the_file_whatever_a_parser_raises(error):
+    with pytest.raises(files.FolderError, match="^a/b is damaged: "), files.naming_damage(Path("a/b")):
+        raise error
 
 
 def test_replacing__takes_the_place_on_success(tmp_path):
