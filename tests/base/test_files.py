@@ -82,7 +82,7 @@ def test_read_manifest__refuses_a_missing_folder(tmp_path):
 
 @pytest.mark.parametrize("error", [KeyError("rows"), ValueError("odd"), pa.ArrowNotImplementedError("no such codec")])
 def test_naming_damage__names_the_file_whatever_a_parser_raises(error):
-    with pytest.raises(files.FolderError, match="^a/b is damaged: "), files.naming_damage(Path("a/b")):
+    with pytest.raises(files.FolderError, match=r"^a/b is damaged: "), files.naming_damage(Path("a/b")):
         raise error
 
 
