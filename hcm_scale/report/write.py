@@ -182,7 +182,7 @@ def _graph_facts(evidence: Evidence, y: NDArray[Any] | None) -> dict[str, Any]:
 
 def _flagged(table: pa.Table) -> dict[str, Any] | None:
     """The number of flagged nodes, their largest p, and how many stand out by each kind; None if not judged."""
-    if "flagged" not in table.column_names:
+    if not {"p", "flagged"} <= {*table.column_names}:
         return None
     chosen = table.select([name for name in ("p", "evidence") if name in table.column_names]).filter(table["flagged"])
     by_kind = dict.fromkeys(kinds_of(table), 0)

@@ -293,8 +293,6 @@ def _check_schema(schema: pa.Schema) -> None:
     """ValueError where columns or metadata are none of a ranked table's."""
     if "id" not in schema.names or len({*schema.names}) != len(schema.names):
         raise ValueError("its columns, id among them, are not each there once")
-    if ("p" in schema.names) != ("flagged" in schema.names):
-        raise ValueError("of its columns p and flagged it has one without the other")
     own = json.loads((schema.metadata or {}).get(b"own", b"{}"))
     for name, about in own.items():
         check_kind_name(name)

@@ -130,6 +130,15 @@ def test_write_report__of_a_graph_without_edges(tmp_path: Path, scored_world: Wo
     assert all("No edge leads from it" in node["lead"] for node in report["top"])
 
 
+@pytest.mark.parametrize("name", ["p", "flagged"])
+def test_write_report__of_a_table_that_lost_half_of_the_verdict_shows_none(
+    scored_world: World, tmp_path: Path, name: str
+):
+    world = scored_world()
+    values = {"p": np.linspace(0, 1, 60), "flagged": np.arange(60) < 3}[name]
+    assert world._replace(scores=world.scores.append_column(name, [values])).report(tmp_path)["flagged"] is None
+
+
 def test_write_report__does_not_depend_on_row_groups(scored_world: World, tmp_path: Path):
     world = scored_world(2500, rank_by="score")
     table = world.scores.append_column("p", [np.linspace(0, 1, 2500)])
