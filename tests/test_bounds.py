@@ -30,6 +30,7 @@ from hcm_scale.graph.build import build_csr
 from hcm_scale.hops import choose_sources, label, label_hops
 from hcm_scale.ingest.arrays import write_weights
 from hcm_scale.ingest.ids import GrowingIds
+from hcm_scale.report import digest
 from hcm_scale.sampling import make_sampler
 from hcm_scale.score import closure, nodes
 from hcm_scale.score.edge_index import edge_index
@@ -124,6 +125,7 @@ def walk_score(graph: Any) -> None:
     many = 1 << 17  # fewer are not sorted in threads
     values, known = np.random.default_rng(0).normal(size=many + 9).round(2), np.arange(many + 9) % many > 0
     order.double_places(values, known)
+    digest.distribution(values)
 
 
 def not_reached() -> list[str]:
