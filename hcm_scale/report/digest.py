@@ -5,7 +5,7 @@ there is nothing to show, so that a report of ten million nodes is as small as o
 in threads, and what they count does not depend on the number of threads. Memory: one sort of the scores.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -67,7 +67,7 @@ def distribution(values: NDArray[Any], y: NDArray[Any] | None = None, bins: int 
     ends = np.array([np.quantile(sample, [0.002, 0.998]) for sample in samples])
     low, high = float(ends[:, 0].min()), float(ends[:, 1].max())
     edges = np.linspace(low, high if high > low else low + 1.0, bins + 1)
-    counts = {name: _count(group, edges) for name, group in members.items()}
+    counts = {name: _count(len(group), group.__getitem__, edges) for name, group in members.items()}
     return {
         "edges": edges.round(6).tolist(),
         "groups": {name: (found[:bins] / sizes[name]).round(6).tolist() for name, found in counts.items()},
@@ -99,10 +99,14 @@ def _every(step: int, pieces: Sequence[NDArray[np.float64]]) -> NDArray[np.float
     return np.concatenate([piece[-first % step :: step] for first, piece in zip(firsts, pieces, strict=True)])
 
 
-def _count(pieces: Sequence[NDArray[np.float64]], edges: NDArray[np.float64]) -> NDArray[np.int64]:
-    """How many values fall into each bin, those beyond the range into the outermost; then how many are beyond."""
-    counts = np.zeros((len(pieces), len(edges) + 1), np.int64)
-    share_parts(numba.get_num_threads(), range(len(pieces)), lambda _, i: add_to_bins(pieces[i], edges, counts[i]))
+def _count(
+    num_pieces: int, piece: Callable[[int], NDArray[np.float64]], edges: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    """How many values of all pieces fall into each bin, those beyond the range into the outermost; then how many are
+    beyond.
+    """
+    counts = np.zeros((num_pieces, len(edges) + 1), np.int64)
+    share_parts(numba.get_num_threads(), range(num_pieces), lambda _, i: add_to_bins(piece(i), edges, counts[i]))
     found: NDArray[np.int64] = counts.sum(axis=0)
     return found
 
@@ -137,14 +141,8 @@ def hop_distribution(hops: NDArray[np.float32], highest: float, bins: int = _BIN
     if not highest:
         return None
     edges = np.linspace(1.0, max(2.0, np.ceil(highest)), bins + 1)
-    starts = range(0, len(hops), _BLOCK_EDGES)
-    counts = np.zeros((len(starts), bins + 2), np.int64)
-
-    def count(_: int, i: int) -> None:
-        add_to_bins(hops[starts[i] : starts[i] + _BLOCK_EDGES].astype(np.float64), edges, counts[i])
-
-    share_parts(numba.get_num_threads(), range(len(starts)), count)
-    counts = counts[:, :bins].sum(axis=0)
+    blocks = [slice(first, first + _BLOCK_EDGES) for first in range(0, len(hops), _BLOCK_EDGES)]
+    counts = _count(len(blocks), lambda i: hops[blocks[i]].astype(np.float64), edges)[:bins]
     return {"edges": edges.round(6).tolist(), "shares": (counts / max(counts.sum(), 1)).round(6).tolist()}
 
 

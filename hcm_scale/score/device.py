@@ -12,8 +12,9 @@ gives the same bits either way; a product of plain torch may round by its shape.
 | bfloat16  | one fused Triton kernel; plain torch with bfloat16 products where Triton is missing              |
 | auto      | the kernel where it supports the model's sizes and hops are expected ones, else float32          |
 
-`average_on_device` computes AHP and IV by one program of a Triton kernel per node. Device memory: the graph, 4 bytes
-per edge and mean, 4 for the variance, 8 bytes per node and result, and 24 per node.
+`average_on_device` computes AHP and IV by one program of a Triton kernel per node; the numbers of a hub's edges are
+gathered first, and walked over. Device memory: the graph, 4 bytes per edge and mean, 4 for the variance, 8 bytes per
+node and result, 32 per node, and 4 per gathered edge and number.
 
 Importing this module imports Triton; where it is missing, the module can still be imported.
 """
@@ -357,22 +358,22 @@ def average_on_device(
     for row, mean in zip(stacked, means, strict=True):
         copy_into_device(row, mean)
     out = torch.zeros(count + 1, n, dtype=torch.float64, device=device)
-    of_edges = stacked, copy_to_device(var, device), out, len(var), n, count, edges.directed
+    moments = stacked, copy_to_device(var, device)
     degree, fewest = csr[0].diff(), 1
     kept = (keep * degree.double() - 1e-9).ceil().clamp(min=1).long()
     for lanes in _LANES:
         nodes = ((degree >= fewest) & (degree <= lanes)).nonzero().squeeze(1)
         if len(nodes):
-            warps = min(4, lanes // 32)
-            _average_node[(len(nodes),)](nodes, kept, *csr, *of_edges, LANES=lanes, num_warps=warps)
+            sizes, warps = (len(var), n, count, edges.directed), min(4, lanes // 32)
+            _average_node[(len(nodes),)](nodes, kept, *csr, *moments, out, *sizes, LANES=lanes, num_warps=warps)
         fewest = lanes + 1
     hubs = (degree >= fewest).nonzero().squeeze(1)
     for some in hubs.split(_hubs_at_once(degree[hubs])):
         first = degree[some].cumsum(0) - degree[some]
-        row = torch.empty(count + 1, int(degree[some].sum()), device=device)
-        shape = {"LANES": _LANES[-1], "num_warps": 8}
-        _gather_hub[(len(some),)](some, first, row, row.shape[1], *csr, *of_edges, **shape)
-        _average_hub[(len(some),)](some, kept, first, row, row[-1], row.shape[1], degree, out, n, count, **shape)
+        rows = torch.empty(count + 1, int(degree[some].sum()), device=device)
+        size, shape = rows.shape[1], {"LANES": _LANES[-1], "num_warps": 8}
+        _gather_hub[(len(some),)](some, first, rows, size, *csr, *moments, len(var), count, edges.directed, **shape)
+        _average_hub[(len(some),)](some, kept, first, rows, rows[-1], size, degree, out, n, count, **shape)
     found = np.empty(out.shape)
     for row, result in zip(out, found, strict=True):
         copy_from_device(row, result)
@@ -468,9 +469,7 @@ def _gather_hub(
     start,
     means,
     var,
-    out,
     num_edges,
-    num_nodes,
     NUM_MEANS: tl.constexpr,
     DIRECTED: tl.constexpr,
     LANES: tl.constexpr,
