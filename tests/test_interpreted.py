@@ -103,19 +103,29 @@ def test_fused_step__agrees_with_plain_torch(expected, signed):
 
 @interpreted
 @pytest.mark.parametrize("passes_through", [False, True])
-def test_embed_all__agrees_with_the_cores(monkeypatch, passes_through):
+@pytest.mark.parametrize("columns", [16, 7])
+def test_embed_all__agrees_with_the_cores(monkeypatch, passes_through, columns):
     from hcm_scale.stages import embedding
 
     monkeypatch.setattr(embedding, "DEVICE_CHUNK_ROWS", 24)
-    monkeypatch.setattr(gpu, "HUB_PART", 16)
     graph = rmat(6)
-    assert np.diff(graph.indptr).max() > 32, "no row is shared by three programs"
     x = propagate(graph.indptr, graph.indices, np.asarray(graph.x))
     model = HopModel(x.shape[1], 4, width=16, seed=1)
     held = graph_to(CPU, graph.indptr, graph.indices[: 0 if passes_through else None], x, 32)
-    found = embedding.embed_all(model, held, torch.empty(64, 16), graph.indices)
+    found = embedding.embed_all(model, held, torch.empty(64, 16), torch.empty(64, columns), graph.indices)
     wanted = embed_graph(model, graph.indptr, graph.indices, x, propagated=True)
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+
+
+@interpreted
+def test_hidden_on_device__is_of_fewer_columns_where_memory_is_short(monkeypatch):
+    from hcm_scale.stages import embedding
+
+    found = []
+    for free in (4 * 100 * 64 * 3, 4 * 100 * 63 * 3, 4 * 100 * 31 * 3, 0):
+        monkeypatch.setattr(embedding, "free_bytes", lambda _, free=free: free)
+        found.append(embedding.hidden_on_device(100, 64, CPU).shape[1])
+    assert found == [64, 32, 16, 16]
 
 
 @interpreted

@@ -53,11 +53,19 @@ _NAMES_IN_MESSAGE = 5
 
 def row_blocks(x: Attributes, scale: str = "none") -> Iterator[tuple[slice, AttributeRows]]:
     """The rows of x in order, block by block, rescaled: (which rows, their values)."""
-    rows = x.csr() if isinstance(x, SparseRows) else x
-    step = block_rows(values_per_row(x))
-    for first in range(0, x.shape[0], step):
-        which = slice(first, min(first + step, x.shape[0]))
+    rows = _sliceable(x)
+    for which in _slices(x):
         yield which, rescale_block(rows[which], scale)
+
+
+def _sliceable(x: Attributes) -> Any:
+    return x.csr() if isinstance(x, SparseRows) else x
+
+
+def _slices(x: Attributes) -> list[slice]:
+    """The rows of x, block by block."""
+    step = block_rows(values_per_row(x))
+    return [slice(first, min(first + step, x.shape[0])) for first in range(0, x.shape[0], step)]
 
 
 def values_per_row(x: Attributes) -> int:
@@ -311,7 +319,8 @@ class Rotated:
         return len(self.factor)
 
     def apply(self, block: AttributeRows) -> NDArray[np.float64]:
-        values = group_values(self.how, self.ends)(block[:, self.columns])
+        chosen = block if len(self.columns) == block.shape[1] else block[:, self.columns]  # a copy of all is spared
+        values = group_values(self.how, self.ends)(chosen)
         return self.components.project(values) * self.factor
 
 
@@ -385,17 +394,18 @@ def apply_parts(
 
     Blocks are the same whatever the threads, and so are the bits of products. room(shape, dtype) makes the array.
     """
-    out = room((x.shape[0], sum(part.width for part in parts)), np.float32)
+    out, rows = room((x.shape[0], sum(part.width for part in parts)), np.float32), _sliceable(x)
 
-    def fill(which: slice, block: AttributeRows) -> None:
+    def fill(which: slice) -> None:
+        block = rescale_block(rows[which], "none")
         out[which] = np.concatenate([out[which, :0], *(part.apply(block) for part in parts)], axis=1)
 
     if not isinstance(x, SparseRows) and is_by_value(parts):
-        run_in_slices(len(out), lambda which: fill(which, x[which]), size=block_rows(x.shape[1]) // 16)
+        run_in_slices(len(out), fill, size=block_rows(x.shape[1]) // 16)
     else:
         threads = 1 if isinstance(x, SparseRows) else min(numba.get_num_threads(), MOST_BLOCKS)
         with threadpool_limits(limits=1, user_api="blas"):
-            share_parts(threads, row_blocks(x), lambda _, found: fill(*found))
+            share_parts(threads, _slices(x), lambda _, which: fill(which))
     return out
 
 

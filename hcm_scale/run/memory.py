@@ -334,35 +334,40 @@ def train_bytes(
     return 60 * _MIB + scratch + num_batches * batch_bytes + step_bytes
 
 
-def score(config: schema.Config, graph: Graph, x: NDArray[np.float32], *, num_ranks: int = 1) -> Ways[str]:
+def score(
+    config: schema.Config, graph: Graph, x: NDArray[np.float32], *, num_ranks: int = 1, on_gpu: bool = False
+) -> Ways[str]:
     """Embeddings and moments of edges where score.state says; with auto in memory, then on disk."""
     places = ("memory", "disk") if config.score.state == "auto" else (config.score.state,)
     change = f"{'' if 'disk' in places else 'set score.state=disk, or '}{_CHANGE['scores']}"
     files = 8 * graph.num_nodes * config.model.width + 24 * graph.num_edges
 
     def need(on_disk: bool) -> Need:
-        held = score_bytes(config, Size.of(graph), x.shape[1], on_disk=on_disk, num_ranks=num_ranks)
+        how: Any = {"on_disk": on_disk, "num_ranks": num_ranks, "on_gpu": on_gpu}
+        held = score_bytes(config, Size.of(graph), x.shape[1], **how)
         return Need(held, 2 * graph.num_bytes + 2 * x.nbytes + files * (on_disk or num_ranks > 1), change)
 
     return [(place, need(place == "disk")) for place in places]
 
 
-def score_bytes(config: schema.Config, size: Size, num_features: int, *, on_disk: bool, num_ranks: int = 1) -> int:
+def score_bytes(
+    config: schema.Config, size: Size, num_features: int, *, on_disk: bool, num_ranks: int = 1, on_gpu: bool = False
+) -> int:
     """First embeddings and the running moments of edges, then everything about nodes, which is rank 0's.
 
-    Two layers of embeddings and moments of 8 bytes an edge, unless they are on disk, a chunk of rows as it passes
-    through a layer, and a chunk of edges a thread; ranks have their layers on disk, share the moments, and map what
-    rank 0 continues with. Moments are there a second time while a second view is predicted, and a third while views
-    are averaged. About attributes there are distances over edges, and five copies of a chunk of features a thread,
-    most in float64, beside the moments; then marked edges, or 4 bytes a node and thread, while triangles or squares are
-    counted. About nodes there are thirteen numbers, sorted by every kind, and pieces of their table, one a thread and
-    one more, as rows (150 bytes each) and encoded, in buffers that double, and as many that wait to be written; marks
-    of far edges and distances. Where nodes are of several types, or of two sides, their numbers, places and sums are
-    there again type by type (120).
+    Two layers of embeddings, unless a GPU has them, and moments of 8 bytes an edge, unless both are on disk, a chunk of
+    rows as it passes through a layer, and a chunk of edges a thread; ranks have their layers on disk, share the
+    moments, and map what rank 0 continues with. Moments are there a second time while a second view is predicted, and a
+    third while views are averaged. About attributes there are distances over edges, and five copies of a chunk of
+    features a thread, most in float64, beside the moments; then marked edges, or 4 bytes a node and thread, while
+    triangles or squares are counted. A GPU predicts at the same time. About nodes there are thirteen numbers, sorted by
+    every kind, and pieces of their table, one a thread and one more, as rows (150 bytes each) and encoded, in buffers
+    that double, and as many that wait to be written; marks of far edges and distances. Where nodes are of several
+    types, or of two sides, their numbers, places and sums are there again type by type (120).
     """
     n, m, width, threads = size.num_nodes, size.num_edges, config.model.width, numba.get_num_threads()
     several = len(config.score.views) > 1
-    layers = 0 if on_disk or num_ranks > 1 else 8 * n * width
+    layers = 0 if on_disk or on_gpu or num_ranks > 1 else 8 * n * width
     chunk_edges = min(chunk_of(None, "cpu"), m)
     chunks = 4 * threads * chunk_edges * (width + config.model.head_width + 8)
     rows = min(n, CHUNK_ROWS) * (4 * width + 6 * num_features)
@@ -373,7 +378,8 @@ def score_bytes(config: schema.Config, size: Size, num_features: int, *, on_disk
     about_attributes = 84 * n + residuals + 4 * m + max(5 * m, 4 * threads * n) + whole
     pieces = 300 * min(n, (threads + 1) * group_rows(n)) + 100 * min(n, threads * group_rows(n))
     about_nodes = (346 + 16 * several + 12 * len(config.score.evidence)) * n + pieces + 7 * m + whole
-    return 80 * _MIB + max(embedding, about_attributes, about_nodes, 3 * whole * several)
+    first = embedding + about_attributes if on_gpu else max(embedding, about_attributes)
+    return 80 * _MIB + max(first, about_nodes, 3 * whole * several)
 
 
 def report(graph: Graph, num_features: int) -> Ways[str]:

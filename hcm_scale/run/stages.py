@@ -42,7 +42,7 @@ from hcm_scale.score.edge_index import PairHead
 from hcm_scale.shards import open_labels
 from hcm_scale.stages import drift, ingest, label, purify, report, score, train
 from hcm_scale.stages.convergence import Chains, diagnose, drawn_edges, hops_by_sample
-from hcm_scale.stages.edges import View
+from hcm_scale.stages.edges import View, has_room
 from hcm_scale.stages.embedding import embed_samples
 from hcm_scale.stages.purify import propagate_shared
 from hcm_scale.stages.score import Scoring, Trend, auc_trend
@@ -189,8 +189,9 @@ class RunContext:
         """The keys of stages of the trained run, for the options of what reads them; empty if there is none."""
         return [] if self.trained is None else [self.trained.keys[name] for name in names]
 
-    def score_ways(self) -> memory.Ways[str]:
-        return memory.score(self.config, self.graph(), self.purified().features, num_ranks=self.workspace.world.size)
+    def score_ways(self, *, on_gpu: bool = False) -> memory.Ways[str]:
+        how: Any = {"num_ranks": self.workspace.world.size, "on_gpu": on_gpu}
+        return memory.score(self.config, self.graph(), self.purified().features, **how)
 
     def choose(self, stage: str, ways: memory.Ways[memory.Choice]) -> memory.Choice:
         """The first way to make a stage that fits into memory."""
@@ -378,17 +379,19 @@ def _score(run: RunContext) -> Iterator[Stage]:
     config, views, how, trained = run.config, run.config.score.views, scoring_of(run.config), run.trained
 
     def make(out: Path) -> Facts:
+        encoders, world = list(map(run.view, views)), run.workspace.world
+        on_gpu = run.device != "cpu" and has_room(encoders, run.device, run.exact_first_hop, world)
         made = score.score(
             run.graph(),
-            list(map(run.view, views)),
+            encoders,
             out,
             how=how,
             features=run.purified().features,
             propagated=run.exact_first_hop,
             seed=config.seed,
-            state=run.choose("scores", run.score_ways()),
+            state=run.choose("scores", run.score_ways(on_gpu=on_gpu)),
             device=run.device,
-            world=run.workspace.world,
+            world=world,
             like=None if trained is None else score.open_reference(trained.folders["scores"]),
         )
         facts = {"num_flagged": made.num_flagged, "fdr": made.fdr}

@@ -219,9 +219,9 @@ def attribute_scores(
     else:
         unlike, surprise, prediction, spread, rate, trust = usual
     of_context, spread = context(edges, distance, surprise, spread)
+    of_attributes = residual(edges.indptr, edges.indices, x, prediction)
     of_closure = np.zeros(edges.num_nodes) if edges.directed else closure(edges, distance, unlike, device)
     of_cohesion, rate = cohesion(both_ways(edges) if edges.directed else edges, rate, device)
-    of_attributes = residual(edges.indptr, edges.indices, x, prediction)
     found = AttributeScores(of_context, of_closure, of_attributes, of_cohesion, trust)
     return found, ContextScale(unlike, surprise, prediction, spread, rate, trust)
 

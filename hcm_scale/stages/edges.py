@@ -23,6 +23,7 @@ import json
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from functools import partial
 from itertools import islice
@@ -36,6 +37,7 @@ from torch import Tensor
 
 from hcm_scale.base import files
 from hcm_scale.base.console import Progress
+from hcm_scale.base.device import TURN
 from hcm_scale.base.npy import open_npy, save_npy
 from hcm_scale.base.spmm import ModelInput
 from hcm_scale.base.threads import run_in_slices
@@ -53,7 +55,7 @@ from hcm_scale.score.edges import (
     new_moments,
     predict_edges,
 )
-from hcm_scale.stages.embedding import device_columns, embed_samples, fits_device
+from hcm_scale.stages.embedding import device_serves, embed_samples, fits_device
 
 SAVE_SECONDS = 60.0  # between two saves of the moments: what a killed rank costs
 
@@ -147,10 +149,10 @@ def has_room(views: Sequence[View], device: str, propagated: bool, world: World)
     if torch.device(device).type == "cpu":
         return True
     num_lacking = 0
-    for structure, _, samples in views:
+    for structure, x, samples in views:
         net = HopModel(**samples.model)
-        columns = device_columns(net, structure, device, propagated=propagated)
-        num_lacking += columns is not None and not fits_device(structure, columns, net.width, device)
+        is_served = device_serves(net, structure, device, propagated=propagated)
+        num_lacking += is_served and not fits_device(structure, x.shape[1], net.width, device)
     return world.sum(torch.tensor([float(num_lacking)], device=device)).item() == 0
 
 
@@ -168,9 +170,9 @@ def predict_views(
     """The predictions of the samples of all views; None but on rank 0."""
     parts, device = [], sharings[0].device
     first, last = sharings[0].edge_range(edges.num_edges)
-    with Progress(
-        (last - first) * sum(len(view.samples) for view in views), "edge", "score", unit_scale=True
-    ) as progress:
+    total = (last - first) * sum(len(view.samples) for view in views)
+    is_cuda = torch.device(device).type == "cuda"
+    with TURN if is_cuda else nullcontext(), Progress(total, "edge", "score", unit_scale=True) as progress:
         for view, sharing in zip(views, sharings, strict=True):
             begun = sharing.begin(edges.num_edges)
             progress.skip(begun * (last - first))
@@ -246,11 +248,12 @@ def _predict_own(
 ) -> EdgeHops:
     """Mean and variance of this rank's edges, saved for rank 0 if there are several, going on from what is saved."""
     is_alone, last_time = sharing.world.size == 1, time.monotonic()
+    on_cpu = torch.device(sharing.device).type == "cpu"
 
     def on_sample(num_seen: int, moments: EdgeHops) -> None:
         nonlocal last_time
         is_last = not is_alone and num_seen == sharing.num_samples
-        if is_last or time.monotonic() - last_time >= SAVE_SECONDS:
+        if is_last or (on_cpu and time.monotonic() - last_time >= SAVE_SECONDS):
             saved.save(num_seen, moments)
             last_time = time.monotonic()
 

@@ -9,17 +9,17 @@ what another machine wrote is seen. A rank past the barrier of one layer no long
 the next to be overwritten. Ranges of rows are whole chunks, cut where one process cuts them, and fill whole pages: any
 number of ranks ends in the same bits, and no page is written by two.
 
-On a GPU each rank embeds the whole graph: that takes less time than reading what the others made. A model of two layers
-on an exact first hop needs, of each node, the sum over its row of Â of relu(x W + b), and x are rows of Â X.
-`sum_hidden`, the kernel that trains, makes it for a chunk of nodes at a time, and the second layer multiplies it: the
-first layer is never in memory. Device memory: the graph (`graph_bytes`), 4 width bytes a node for the result, and a
-chunk. Where the neighbours of all nodes do not fit, those of a chunk are copied in turn: x and the result stay, in
-20 + 4 (columns + width) bytes a node. A graph that is too large even for that is scored by the CPU.
+On a GPU each rank embeds the whole graph: that takes less time than reading what the others made. Of a model of two
+layers on an exact first hop the first layer is relu(x W + b), and x are rows of Â X; some of its columns at a time are
+made of all nodes and propagated (`spmm_device`), and the second layer multiplies the sums in their place. Device
+memory: the graph (`graph_bytes`), 4 width bytes a node for the result, 64 or more for columns of the first layer, and a
+chunk. Where the neighbours of all nodes do not fit, those of a chunk are copied in turn: x and the result stay, in 84 +
+4 (columns + width) bytes a node. A graph that is too large even for that is scored by the CPU.
 """
 
 import mmap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -34,78 +34,80 @@ from hcm_scale.base.spmm import ModelInput
 from hcm_scale.graph import Graph
 from hcm_scale.model import CHUNK_ROWS, HopModel, Layers, embed_graph
 from hcm_scale.ranks.world import ALONE, World
-from hcm_scale.sampling.device.batches import EndsBatch, Hubs, find_hubs, fused_columns, sum_hidden
 from hcm_scale.sampling.device.graph import DeviceGraph, graph_bytes, graph_to
 from hcm_scale.score.edge_index import PairHead
 
 DEVICE_CHUNK_ROWS = 1 << 20
-_ALL = 2**31 - 1  # neighbours
+_LEAST_COLUMNS = 16  # of the first layer: a row is then two sectors of the device's memory
+_SHARE = 3  # of the free memory, the part that the first layer may take
 _LINE = 16  # floats of a cache line
 _WORK_BYTES = 1 << 30  # beside them: ranges of edges on their way through, and what CUDA and Triton take
 
 
-def device_columns(model: HopModel, structure: Graph, device: torch.device | str, *, propagated: bool) -> int | None:
-    """Columns of x for `embed_all`; None if it cannot serve this model, graph or device."""
+def device_serves(model: HopModel, structure: Graph, device: torch.device | str, *, propagated: bool) -> bool:
+    """Whether `embed_all` can serve this model, graph and device."""
     if not propagated or len(model.encoder) != 2 or structure.weights is not None:
-        return None
-    num_attributes, width = model.encoder[0].weight.shape
-    return fused_columns(num_attributes, width, torch.device(device))
+        return False
+    return torch.device(device).type == "cuda" and find_spec("triton") is not None
 
 
-def graph_on_device(structure: Graph, x: ModelInput, columns: int, width: int, device: str) -> DeviceGraph:
+def graph_on_device(structure: Graph, x: ModelInput, width: int, device: str) -> DeviceGraph:
     """The graph on the device; without the neighbours if they do not fit beside its embedding."""
-    beside = 4 * width * (structure.num_nodes + min(DEVICE_CHUNK_ROWS, structure.num_nodes)) + _WORK_BYTES
-    fits = graph_bytes(structure.num_nodes, structure.indices, columns) + beside <= free_bytes(device)
-    return graph_to(device, structure.indptr, structure.indices if fits else structure.indices[:0], x, columns)
+    n = structure.num_nodes
+    beside = 4 * width * (n + min(DEVICE_CHUNK_ROWS, n)) + 4 * _LEAST_COLUMNS * n + _WORK_BYTES
+    fits = graph_bytes(n, structure.indices, x.shape[1]) + beside <= free_bytes(device)
+    return graph_to(device, structure.indptr, structure.indices if fits else structure.indices[:0], x)
 
 
 def fits_device(structure: Graph, columns: int, width: int, device: str) -> bool:
-    """Whether there is room for x and the result, and the neighbours of any chunk."""
+    """Whether there is room for x, of so many columns, and the result, and the neighbours of any chunk."""
     chunk = 4 * width * min(DEVICE_CHUNK_ROWS, structure.num_nodes)
     firsts = structure.indptr[:: min(DEVICE_CHUNK_ROWS, max(1, structure.num_nodes))]
     neighbors = structure.indices.itemsize * int(np.diff(np.append(firsts, structure.num_arcs)).max(initial=0))
-    held = (20 + 4 * (columns + width)) * structure.num_nodes
+    held = (20 + 4 * (columns + width + _LEAST_COLUMNS)) * structure.num_nodes
     return held + chunk + neighbors + _WORK_BYTES <= free_bytes(device)
 
 
-def chunk_hubs(graph: DeviceGraph) -> list[Hubs | None]:
-    """Of each chunk of nodes, for `embed_all`: found once for all samples, as the host has to wait for them."""
-    begins = range(0, graph.num_nodes, DEVICE_CHUNK_ROWS)
-    return [find_hubs(graph, begin, min(begin + DEVICE_CHUNK_ROWS, graph.num_nodes)) for begin in begins]
+def hidden_on_device(num_nodes: int, width: int, device: torch.device | str) -> Tensor:
+    """Room for some columns of the first layer: for all where they take a part of the free memory, else for fewer."""
+    from hcm_scale.base.spmm_device import MOST_COLUMNS  # imports Triton
+
+    free, columns = free_bytes(device), min(width, MOST_COLUMNS)
+    while columns > _LEAST_COLUMNS and 4 * columns * num_nodes > free / _SHARE:
+        columns = max(_LEAST_COLUMNS, -(-columns // 2))
+    return torch.empty(num_nodes, columns, device=device)
 
 
 @torch.no_grad()
 def embed_all(
-    model: HopModel,
-    graph: DeviceGraph,
-    out: Tensor,
-    indices: NDArray[Any] | None = None,
-    hubs: Sequence[Hubs | None] = (),
+    model: HopModel, graph: DeviceGraph, out: Tensor, hidden: Tensor, indices: NDArray[Any] | None = None
 ) -> Tensor:
     """Embeddings of all nodes into `out`, (n, width) f32, from exact neighbourhoods; as exact as torch's products are.
 
     `indices` are the neighbours of all nodes on the host, for a graph that has none on the device. `out` may hold the
-    embeddings of another sample, which are used up.
+    embeddings of another sample, which are used up; `hidden` is room for columns of the first layer.
     """
+    from hcm_scale.base.spmm_device import make_rows  # imports Triton
+
     first, second = model.encoder
-    none, key = graph.indices[:0], torch.zeros(1, dtype=torch.int64, device=graph.device)
-    begins = range(0, graph.num_nodes, DEVICE_CHUNK_ROWS)
-    for begin, shared in zip(begins, hubs or chunk_hubs(graph), strict=True):
-        end = min(begin + DEVICE_CHUNK_ROWS, graph.num_nodes)
-        nodes = torch.arange(begin, end, dtype=graph.indices.dtype, device=graph.device)
-        row = EndsBatch(_around(graph, begin, end, indices), none, none, key, limit=_ALL, epoch=0, step=0)
-        sums = sum_hidden(row, nodes, first.weight, first.bias, shared)
-        torch.addmm(second.bias, sums, second.weight, out=out[begin:end])
-        model.activate(1, out[begin:end])
+    num_nodes, passes = graph.num_nodes, indices is not None and len(graph.indices) < len(indices)
+    begins = range(0, num_nodes, DEVICE_CHUNK_ROWS)
+    chunks = [slice(begin, min(begin + DEVICE_CHUNK_ROWS, num_nodes)) for begin in begins]
+    for left in range(0, out.shape[1], hidden.shape[1]):
+        columns = slice(left, min(left + hidden.shape[1], out.shape[1]))
+        weight, bias = first.weight[:, columns], first.bias[columns]
+        layer = hidden.view(-1)[: num_nodes * len(bias)].view(num_nodes, len(bias))
+        for rows in chunks:
+            model.activate(0, torch.addmm(bias, graph.x[rows, : len(weight)], weight, out=layer[rows]))
+        near, low = graph.indices, 0
+        for rows in chunks if passes else [slice(0, num_nodes)]:  # at once: rows of hubs take long, one after the other
+            if indices is not None and passes:
+                low, high = graph.indptr[[rows.start, rows.stop]].tolist()
+                near = copy_to_device(indices[low:high], graph.device)
+            make_rows(out[rows, columns], graph.indptr, near, graph.scale, layer, rows.start, low)
+    for rows in chunks:
+        out[rows] = model.activate(1, torch.addmm(second.bias, out[rows], second.weight))
     return out
-
-
-def _around(graph: DeviceGraph, begin: int, end: int, indices: NDArray[Any] | None) -> DeviceGraph:
-    """A graph in which the nodes begin .. end - 1 have their neighbours: the same, or one with only those."""
-    if indices is None or len(graph.indices) == len(indices):
-        return graph
-    low, high = graph.indptr[[begin, end]].tolist()
-    return replace(graph, indptr=graph.indptr - low, indices=copy_to_device(indices[low:high], graph.device))
 
 
 def embed_samples(
@@ -126,14 +128,13 @@ def embed_samples(
     removes it. Several ranks need a folder, the same for all, and all of them must ask for every sample.
     """
     net = HopModel(**model).to(device)
-    columns = device_columns(net, structure, device, propagated=propagated)
-    if columns is not None:
-        width = net.width
-        held = graph_on_device(structure, x, columns, width, device)
-        room, hubs = torch.empty(held.num_nodes, width, device=device), chunk_hubs(held)
+    if device_serves(net, structure, device, propagated=propagated):
+        held = graph_on_device(structure, x, net.width, device)
+        room = torch.empty(held.num_nodes, net.width, device=device)
+        hidden = hidden_on_device(held.num_nodes, net.width, device)
         for sample in samples:
             net.load_state_dict(dict(sample))
-            yield embed_all(net, held, room, structure.indices, hubs), PairHead.of(sample)
+            yield embed_all(net, held, room, hidden, structure.indices), PairHead.of(sample)
         return
     layers, x = None, np.asarray(x)
     if torch.device(device).type == "cpu":

@@ -140,9 +140,9 @@ def test_average_hops__on_a_gpu_agrees_with_the_cores(make, directed, trim, monk
     means = [mean.astype(np.float32) for mean in means]
     var = rng.uniform(0, 1, edges.num_edges).astype(np.float32)
     wanted = nodes.average_hops(edges, means, var, trim)
-    take_hubs, noted = device._average_hubs, []
+    split_hubs, noted = device._hubs_at_once, []
     monkeypatch.setattr(nodes, "MANY_ENTRIES", 0)
-    monkeypatch.setattr(device, "_average_hubs", lambda hubs, *_: noted.append(len(hubs)) or take_hubs(hubs, *_))
+    monkeypatch.setattr(device, "_hubs_at_once", lambda degree: noted.append(len(degree)) or split_hubs(degree))
     found = nodes.average_hops(edges, means, var, trim, "cuda")
     np.testing.assert_array_equal(found[0], wanted[0])
     np.testing.assert_allclose(found[1], wanted[1], rtol=1e-12)

@@ -32,10 +32,11 @@ def test_embed_all__agrees_with_the_cpu(make, last_relu):
     model = HopModel(x.shape[1], 4, width=64, last_relu=last_relu, seed=1)
     wanted = embed_graph(model, graph.indptr, graph.indices, x, propagated=True)
     model.to(DEVICE)
-    columns = embedding.device_columns(model, graph, DEVICE, propagated=True)
-    held = graph_to(DEVICE, graph.indptr, graph.indices, x, columns)
-    found = embedding.embed_all(model, held, torch.empty(graph.num_nodes, 64, device=DEVICE))
-    torch.testing.assert_close(found.cpu(), wanted, atol=1e-4, rtol=1e-4)
+    held = graph_to(DEVICE, graph.indptr, graph.indices, x)
+    for columns in (64, 24):
+        out, hidden = (torch.empty(graph.num_nodes, size, device=DEVICE) for size in (64, columns))
+        found = embedding.embed_all(model, held, out, hidden)
+        torch.testing.assert_close(found.cpu(), wanted, atol=1e-4, rtol=1e-4)
 
 
 def test_embed_all__neighbours_that_pass_through_give_the_same_bits(monkeypatch):
@@ -46,10 +47,11 @@ def test_embed_all__neighbours_that_pass_through_give_the_same_bits(monkeypatch)
     found = []
     for free in (np.inf, 0):
         monkeypatch.setattr(embedding, "free_bytes", lambda _, free=free: free)
-        assert embedding.fits_device(graph, 32, 64, "cuda") == (free > 0)
-        held = embedding.graph_on_device(graph, x, 32, 64, "cuda")
+        assert embedding.fits_device(graph, 20, 64, "cuda") == (free > 0)
+        held = embedding.graph_on_device(graph, x, 64, "cuda")
         assert len(held.indices) == (len(graph.indices) if free else 0)
-        found.append(embedding.embed_all(model, held, torch.empty(graph.num_nodes, 64, device=DEVICE), graph.indices))
+        out, hidden = torch.empty(2, graph.num_nodes, 64, device=DEVICE)
+        found.append(embedding.embed_all(model, held, out, hidden, graph.indices))
     assert torch.equal(*found)
 
 
@@ -73,7 +75,7 @@ def test_embed_samples__of_a_second_view_find_room_where_those_of_the_first_were
     views = [community(3_000_000, edges_per_node=5), community(3_000_000)]
     model = HopModel(20, 4, width=64, seed=1)
     n, indices = views[1].num_nodes, views[1].indices
-    needed = graph_bytes(n, indices, 32) + 4 * 64 * (n + embedding.DEVICE_CHUNK_ROWS) + 160 * MIB
+    needed = graph_bytes(n, indices, 20) + 4 * 64 * (n + embedding.DEVICE_CHUNK_ROWS) + 4 * 16 * n + 160 * MIB
     others = torch.empty(int(free_bytes(DEVICE)) - needed, dtype=torch.uint8, device=DEVICE)
     for view in views:
         options = {"propagated": True, "device": "cuda"}
@@ -84,17 +86,17 @@ def test_embed_samples__of_a_second_view_find_room_where_those_of_the_first_were
     del others
 
 
-def test_columns_for__leaves_other_models_to_plain_torch():
+def test_device_serves__leaves_other_models_to_plain_torch():
     graph = community(100)
-    two, three = HopModel(20, width=64).to(DEVICE), HopModel(20, width=64, num_layers=3).to(DEVICE)
-    assert embedding.device_columns(two, graph, DEVICE, propagated=True) == 32
-    assert embedding.device_columns(two, graph, DEVICE, propagated=False) is None
-    assert embedding.device_columns(three, graph, DEVICE, propagated=True) is None
-    assert embedding.device_columns(HopModel(20, width=48).to(DEVICE), graph, DEVICE, propagated=True) is None
+    two, three = HopModel(20, width=48).to(DEVICE), HopModel(20, width=64, num_layers=3).to(DEVICE)
+    assert embedding.device_serves(two, graph, DEVICE, propagated=True)
+    assert not embedding.device_serves(two, graph, "cpu", propagated=True)
+    assert not embedding.device_serves(two, graph, DEVICE, propagated=False)
+    assert not embedding.device_serves(three, graph, DEVICE, propagated=True)
 
 
 @pytest.mark.parametrize("num_nodes", [100_000, 1_000_000, 3_000_000])
-def test_scoring__holds_the_graph_one_layer_and_sixteen_bytes_an_edge(num_nodes):
+def test_scoring__holds_the_graph_one_layer_columns_of_another_and_seventeen_bytes_an_edge(num_nodes):
     graph, width = community(num_nodes), 64
     x = np.asarray(graph.x)
     model = HopModel(x.shape[1], 4, width=width, seed=1).to(DEVICE)
@@ -102,11 +104,11 @@ def test_scoring__holds_the_graph_one_layer_and_sixteen_bytes_an_edge(num_nodes)
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    held = graph_to(DEVICE, graph.indptr, graph.indices, x, 32)
-    room = torch.empty(num_nodes, width, device=DEVICE)
-    samples = ((embedding.embed_all(model, held, room), PairHead.of(model.state_dict())) for _ in range(2))
+    held = graph_to(DEVICE, graph.indptr, graph.indices, x)
+    room, hidden = (torch.empty(num_nodes, size, device=DEVICE) for size in (width, 16))
+    samples = ((embedding.embed_all(model, held, room, hidden), PairHead.of(model.state_dict())) for _ in range(2))
     predict_edges(index, samples, device=DEVICE, precision="auto")
     taken = torch.cuda.max_memory_allocated() - before
     layer, chunk = 4 * width * num_nodes, 4 * width * min(embedding.DEVICE_CHUNK_ROWS, num_nodes)
-    foreseen = graph_bytes(num_nodes, graph.indices, 32) + layer + 17 * graph.num_edges + chunk
+    foreseen = graph_bytes(num_nodes, graph.indices, 20) + layer + 64 * num_nodes + 17 * graph.num_edges + chunk
     assert foreseen - layer < taken < 1.05 * foreseen + 64 * MIB

@@ -27,7 +27,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -50,7 +50,6 @@ _TILE = 256
 _READERS = 4
 _FORWARD = {"TARGETS": 1, "num_warps": 2}  # targets a program works on at once
 _BACKWARD = {"TARGETS": 1, "num_warps": 2}
-HUB_PART = 4096  # entries of a row that one program adds up, where several share it
 _PROGRAMS_PER_CORE = 8
 _LARGEST = 1 << 13  # columns x width of the gradient that one program holds in registers
 _ENTRY_BYTES = 60  # of an explicit block, with the room that drawing it takes
@@ -99,47 +98,13 @@ def fused_columns(num_attributes: int, width: int, device: torch.device) -> int 
     return columns
 
 
-class Hubs(NamedTuple):
-    """Nodes of very many neighbours, whose rows several programs share."""
-
-    places: Tensor  # among the nodes asked for
-    num_parts: Tensor  # (hubs,), into which the row of each is divided
-    nodes: Tensor  # (parts,), whose each part is
-    parts: Tensor  # (parts,), which of them
-
-
-def find_hubs(graph: DeviceGraph, begin: int, end: int) -> Hubs | None:
-    """Those among the nodes begin .. end - 1; None if there are none."""
-    degree = graph.indptr[begin : end + 1].diff()
-    places = (degree >= HUB_PART).nonzero().squeeze(1)
-    if not len(places):
-        return None
-    num_parts = degree[places] // HUB_PART + 1  # with the self loop
-    owner = torch.repeat_interleave(num_parts)
-    parts = torch.arange(len(owner), device=owner.device) - (num_parts.cumsum(0) - num_parts)[owner]
-    return Hubs(places, num_parts, (places + begin)[owner].to(graph.indices.dtype), parts)
-
-
-def sum_hidden(batch: EndsBatch, nodes: Tensor, weight: Tensor, bias: Tensor, hubs: Hubs | None = None) -> Tensor:
-    """Of each node (-1 is none), the weighted sum of relu(x W + b) over its row of Â, as the batch draws it.
-
-    `hubs` are those among the nodes, for a batch that takes rows whole.
-    """
-    if hubs is None:
-        return _sum_parts(batch, nodes, weight, bias)
-    out = _sum_parts(batch, nodes.index_fill(0, hubs.places, -1), weight, bias)
-    sums = _sum_parts(batch, hubs.nodes, weight, bias, hubs.parts)
-    out[hubs.places] = torch.segment_reduce(sums, "sum", lengths=hubs.num_parts, unsafe=True)  # else the host waits
-    return out
-
-
-def _sum_parts(batch: EndsBatch, nodes: Tensor, weight: Tensor, bias: Tensor, parts: Tensor | None = None) -> Tensor:
+def sum_hidden(batch: EndsBatch, nodes: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Of each node (-1 is none), the weighted sum of relu(x W + b) over its row of Â, as the batch draws it."""
     from hcm_scale.sampling.device import kernels  # Triton takes a while to import, for GPUs alone
 
     out = weight.new_empty(len(nodes), weight.shape[1])
-    inputs = *_inputs(batch, nodes, weight, bias), nodes if parts is None else parts
-    shape = {"PART": 0 if parts is None else HUB_PART, **_shape(batch, weight), **_FORWARD}
-    kernels.sum_hidden[(-(-len(out) // _FORWARD["TARGETS"]),)](*inputs, out, **shape)
+    shape = _shape(batch, weight) | _FORWARD
+    kernels.sum_hidden[(-(-len(out) // _FORWARD["TARGETS"]),)](*_inputs(batch, nodes, weight, bias), out, **shape)
     return out
 
 

@@ -125,15 +125,13 @@ def sum_hidden(
     key,  # i64 (1,)
     num_targets,
     limit,
-    parts,  # i64 (num_targets,): which part of its entries is added up for a target; not read where PART is 0
     out,  # f32 (num_targets, WIDTH)
     Q: tl.constexpr,
     WIDTH: tl.constexpr,
     TARGETS: tl.constexpr,
-    PART: tl.constexpr,  # entries of a part, for one target a program; 0: all are added up
     PRECISION: tl.constexpr,
 ):
-    """out[i] = sum over the drawn entries e of target i, or of a part of them, of weight_e * relu(x_e W + b)."""
+    """out[i] = sum over the drawn entries e of target i of weight_e * relu(x_e W + b)."""
     row = tl.arange(0, TARGETS * _SLOTS)
     target = tl.program_id(0) * TARGETS + row // _SLOTS
     node, begin, degree, drawn, own, word = _targets(targets, indptr, scale, key, target, num_targets, limit)
@@ -142,11 +140,7 @@ def sum_hidden(
     matrix = tl.load(weight + column[:, None] * WIDTH + unit[None, :])
     shift = tl.load(bias + unit)[None, :]
     sums = tl.zeros((TARGETS, WIDTH), dtype=tl.float32)
-    begins, ends = tl.full((), 0, tl.int32), tl.max(drawn, 0) + 1
-    if PART > 0:
-        begins = tl.load(parts + tl.program_id(0)).to(tl.int32) * PART
-        ends = tl.minimum(ends, begins + PART)
-    for first in range(begins, ends, _SLOTS):
+    for first in range(0, tl.max(drawn, 0) + 1, _SLOTS):
         slot = first + row % _SLOTS
         factor, rows = _entries(indices, scale, x, node, begin, degree, drawn, own, word, slot, any_drawn, Q)
         hidden = tl.maximum(tl.dot(rows, matrix, input_precision=PRECISION) + shift, 0.0) * factor[:, None]
