@@ -1,4 +1,4 @@
-"""The folder in which compiled kernels are cached, and a process that fills it beside a run that finds it empty.
+"""The folder in which compiled kernels are cached, and processes that fill it beside a run that finds it empty.
 
 numba writes the files (`base/jit.py`). The folder's name decides when they are out of date:
 
@@ -12,6 +12,8 @@ that cannot be written serves too if all kernels are there already, as in an ima
 
 Compiled code is a pickle, which can run anything: folders that everybody can write, or that belong to somebody other
 than this user, root and the owner of the sources, are not used.
+
+Triton keeps what it compiles for GPUs in a folder of its own; here a file says that it was done.
 
 This module imports neither numba nor numpy, so that the command line can start the other process first.
 """
@@ -71,17 +73,26 @@ def num_compiled(folder: Path) -> int:
     return sum(1 for _ in folder.glob("*.nbi"))
 
 
+def gpu_mark() -> Path | None:
+    """The file that is there when the kernels for GPUs are compiled; None if it cannot be written."""
+    folder = kernel_folder()
+    return None if folder is None else folder / f"torch-{version('torch')}.gpu"
+
+
 @functools.cache
-def start_precompiling() -> None:
-    """Starts a process that compiles all kernels, unless they are compiled, cannot be kept, or there is one core only.
+def start_precompiling(place: str = "cores") -> "subprocess.Popen[bytes] | None":
+    """Starts a process that compiles all kernels, for `cores` or for a `gpu`, unless they are compiled, cannot be kept,
+    or there is one core only.
 
     numba compiles under one lock and holds the GIL, so a thread would gain nothing. The process goes through the stages
-    from the last to the first and meets the run half way; it ends with the run. The run does not depend on it.
+    from the last to the first and meets the run half way; it ends with the run, or with the thread that started it. The
+    run does not depend on it.
     """
-    if kernel_folder() is None or is_compiled() or num_cores() < 2:
-        return
+    mark = gpu_mark()
+    if mark is None or (mark.exists() if place == "gpu" else is_compiled()) or num_cores() < 2:
+        return None
     scratch = tempfile.TemporaryDirectory(prefix="hcm-scale-precompile-")
-    command, none = [sys.executable, "-c", _PRECOMPILE, scratch.name], subprocess.DEVNULL
+    command, none = [sys.executable, "-c", _PRECOMPILE, scratch.name, place], subprocess.DEVNULL
     process = subprocess.Popen(command, stdin=none, stdout=none, stderr=none, start_new_session=True)
 
     def stop() -> None:
@@ -90,6 +101,7 @@ def start_precompiling() -> None:
         scratch.cleanup()
 
     atexit.register(stop)
+    return process
 
 
 def _parents() -> Iterator[Path]:

@@ -47,7 +47,7 @@ def make_rows(
     _make_row[(num_rows,)](indptr, indices, scale, begin, skipped, x, out, out.stride(0), size, **shape)
 
 
-@jit
+@jit(sizes=("begin", "skipped", "stride"))
 def _make_row(
     indptr, indices, scale, begin, skipped, x, out, stride, num_columns, COLUMNS: tl.constexpr, AT_ONCE: tl.constexpr
 ):

@@ -187,7 +187,7 @@ def _either(a, b):
     return a | b
 
 
-@jit
+@jit(sizes=("first", "stop"))
 def _pull(
     indptr,
     indices,
@@ -229,7 +229,7 @@ def _pull(
     tl.store(new_active + node, tl.max((fresh != 0).to(tl.int32), 1).to(tl.int8), mask=inside)
 
 
-@jit
+@jit(sizes=("num_linked", "num_groups"))
 def _count(
     rows,  # i64 (m, W)
     order,  # i32 (n,), see layout.source_order
@@ -261,7 +261,7 @@ def _count(
     tl.store(group_counts + column.to(tl.int64) * num_groups + group, total)
 
 
-@jit
+@jit(sizes=("num", "num_linked", "num_groups"))
 def _pick(
     rows,
     order,

@@ -1,10 +1,13 @@
-"""Compiles every kernel of a default run: `hcm-scale warm`, and a process beside a cold run (`base/kernel_cache.py`).
+"""Compiles every kernel of a default run: `hcm-scale warm`, and processes beside a cold run (`base/kernel_cache.py`).
 
 Each step below is one stage of a run with default options over a graph of some hundred nodes, so that kernels are
 compiled for the types that they meet in a real run. A step needs no other: what earlier stages would leave is written
 by hand, without their kernels. So the steps can be run from the last to the first, while a run goes the other way.
+
+`launch_kernels` launches the kernels of a GPU by themselves, in the order of a run, with arguments of the same types.
 """
 
+import importlib.util
 import logging
 import sys
 import tempfile
@@ -18,34 +21,47 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from numpy.typing import NDArray
+from scipy import sparse
 
-from hcm_scale.base.kernel_cache import is_compiled, kernel_folder, num_compiled, start_precompiling
+from hcm_scale.base.kernel_cache import gpu_mark, is_compiled, kernel_folder, num_compiled, start_precompiling
 from hcm_scale.base.order import double_places
 from hcm_scale.config import Config, TablesGraph, with_options
 from hcm_scale.features.propagate import propagate_features
 from hcm_scale.graph import Graph
+from hcm_scale.hops.layout import empty_rows
+from hcm_scale.hops.wide import Columns, Request
 from hcm_scale.model import HopModel
+from hcm_scale.posterior.loop import training_settings
 from hcm_scale.posterior.samples import seal_samples, write_sample
 from hcm_scale.run import sources
 from hcm_scale.run.stages import label_options, recipe_of, scoring_of
+from hcm_scale.sampling.device.graph import graph_to
 from hcm_scale.score.closure import cohesion
-from hcm_scale.score.edge_index import edge_index
+from hcm_scale.score.edge_index import PairHead, Pairs, edge_index
 from hcm_scale.shards import LabelPlan, collect_shards, open_labels, seal_labels, write_shard
 from hcm_scale.stages import label, purify, report, score, train
 from hcm_scale.stages.edges import View
+from hcm_scale.stages.embedding import embed_all
 from hcm_scale.synthetic import families
 from hcm_scale.synthetic.inject import inject
 
 _NUM_NODES, _MANY_NODES, _NUM_ATTRIBUTES = 200, 5_000, 5
 _MANY_VALUES = 1 << 17
+_STAR, _USUAL_FEATURES = 1_200, 20  # nodes of a graph whose hub has rows of its own in every kernel
+_ALIGNED_OR_NOT = 103, 100  # so that a multiple of four edges, or none: Triton compiles for rows that are aligned anew
 _FEW = {"posterior.burn_in_steps": 1, "posterior.num_samples": 1, "posterior.thin_steps": 1}
 
 
 def main() -> None:
     """What `start_precompiling` starts: compiles from the last stage to the first, in the folder that it is given."""
+    scratch, place = sys.argv[1:]
     numba.set_num_threads(1)
     torch.set_num_threads(1)
-    compile_all(Path(sys.argv[1]), backwards=True)
+    if place == "gpu":
+        compile_for_gpu()
+    else:
+        compile_all(Path(scratch), backwards=True)
 
 
 def warm() -> str:
@@ -59,6 +75,8 @@ def warm() -> str:
         print(f"compiling kernels into {folder}: about half a minute", flush=True)
     with tempfile.TemporaryDirectory(prefix="hcm-scale-warm-") as scratch:
         compile_all(Path(scratch))
+    if torch.cuda.is_available() and importlib.util.find_spec("triton") is not None:
+        compile_for_gpu()
     num_ready = num_compiled(folder)
     if num_ready == before:
         return f"all {num_ready} kernels are ready, in {folder}"
@@ -70,6 +88,78 @@ def compile_all(scratch: Path, *, backwards: bool = False) -> None:
     config, graph = with_options(Config(), _FEW), ring(scratch / "graph")
     for step in reversed(STEPS) if backwards else STEPS:
         step(graph, config, scratch / step.__name__)
+
+
+def compile_for_gpu() -> None:
+    """Compiles the kernels for the current GPU, unless that was done."""
+    mark = gpu_mark()
+    if mark is not None and not mark.exists():
+        launch_kernels(Config(), "cuda")
+        torch.cuda.synchronize()
+        mark.touch()
+
+
+def launch_kernels(config: Config, device: str) -> None:
+    """Every Triton kernel of a default run, stage by stage."""
+    network = HopModel(**recipe_of(config).model(_USUAL_FEATURES, config.hops.classes, directed=False, seed=0))
+    _launch_labels(config, device)
+    _launch_training(config, network.to(device), device)
+    for num_near in _ALIGNED_OR_NOT:
+        _launch_scores(config, network, num_near, device)
+
+
+def _launch_labels(config: Config, device: str) -> None:
+    from hcm_scale.hops.device import COLUMNS, DeviceSearch
+
+    most, sources = config.hops.pairs_per_class or _STAR // 4, np.arange(COLUMNS)
+    request = Request(np.empty(0, np.int32), sources, np.uint64(0), most)
+    search = DeviceSearch(*_star(_ALIGNED_OR_NOT[0]), request, device)
+    rows = empty_rows(search.names, len(sources), config.hops.classes, most)
+    search.label_block(0, Columns(sources, 0), rows, on_class=lambda _: None)
+
+
+def _launch_training(config: Config, network: HopModel, device: str) -> None:
+    from hcm_scale.base.spmm_device import propagate_into
+    from hcm_scale.sampling.device import batches
+
+    classes, x = config.hops.classes, np.zeros((_STAR, _USUAL_FEATURES), np.float32)
+    held = graph_to(device, *_star(_ALIGNED_OR_NOT[0]), x, 1 << (_USUAL_FEATURES - 1).bit_length())
+    propagate_into(held.x, held.indptr, held.indices, held.scale, x)
+    ends, hop = torch.zeros(16, dtype=held.indices.dtype, device=device), torch.zeros(8, device=device).long()
+    control, starts = torch.tensor([0, 8, 1, 1], device=device), torch.arange(classes + 1, device=device) * 100
+    for num_pairs in (100 * classes, 100 * classes + 1):
+        u, v = torch.zeros(2, num_pairs, dtype=ends.dtype, device=device)
+        batches.draw_into(batches.DevicePairs(u, v, starts), control, ends, hop)
+    batch = batches.EndsBatch(held, ends, hop, control[3:], recipe_of(config).limits[0], epoch=0, step=0)
+    with training_settings(device):
+        batch.sum_hidden(network.encoder[0].weight, network.encoder[0].bias)[0].sum().backward()
+
+
+def _launch_scores(config: Config, network: HopModel, num_near: int, device: str) -> None:
+    from hcm_scale.score import device as on_device
+    from hcm_scale.score.triangles_device import triangles_on_device
+
+    edges, x = edge_index(*_star(num_near)), np.zeros((_STAR, _USUAL_FEATURES), np.float32)
+    z, hidden = torch.empty(2, _STAR, network.width, device=device)
+    embed_all(network, graph_to(device, edges.indptr, edges.indices, x), z, hidden)
+    pairs = Pairs(*on_device.edge_ends(edges, torch.device(device)), signed=False, expected=True)
+    on_device.fused_step(z, PairHead.of(network.state_dict()), pairs, 1, torch.zeros(2, edges.num_edges, device=device))
+    hops = np.zeros(edges.num_edges, np.float32)
+    on_device.average_on_device(edges, [hops] * (1 + len(config.score.views)), hops, 1.0 - config.score.trim, device)
+    triangles_on_device(edges, None, device)
+
+
+def _star(num_near: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """The CSR of two nodes, one known to all others, one to the nearest so many, and of a ring of these others."""
+    others = np.arange(1, _STAR)
+    pairs = np.concatenate(
+        [[np.zeros_like(others), others], [others[:-1], others[1:]], [np.full(num_near, _STAR - 1), others[:num_near]]],
+        axis=1,
+    )
+    ends = np.concatenate([pairs, pairs[::-1]], axis=1)
+    found = sparse.csr_array((np.ones(ends.shape[1], np.int8), tuple(ends)), shape=(_STAR, _STAR))
+    found.sort_indices()
+    return found.indptr.astype(np.int64), found.indices.astype(np.int32)
 
 
 def ring(out: Path, num_nodes: int = _NUM_NODES, steps: tuple[int, ...] = (1, 2, 3)) -> Graph:

@@ -279,7 +279,7 @@ def _unsupported(head: PairHead) -> str:
     return ""
 
 
-@jit
+@jit(sizes=("num_pairs",))
 def _edge_tile(
     z,  # (n, WIDTH) f32 or bf16
     weight0,  # (WIDTH, HIDDEN), the type of the first product
@@ -373,7 +373,7 @@ def average_on_device(
         rows = torch.empty(count + 1, int(degree[some].sum()), device=device)
         size, shape = rows.shape[1], {"LANES": _LANES[-1], "num_warps": 8}
         _gather_hub[(len(some),)](some, first, rows, size, *csr, *moments, len(var), count, edges.directed, **shape)
-        _average_hub[(len(some),)](some, kept, first, rows, rows[-1], size, degree, out, n, count, **shape)
+        _average_hub[(len(some),)](some, kept, first, rows, size, degree, out, n, count, **shape)
     found = np.empty(out.shape)
     for row, result in zip(out, found, strict=True):
         copy_from_device(row, result)
@@ -411,7 +411,7 @@ def _edge_of(v, position, inside, indptr, indices, start, DIRECTED: tl.constexpr
     return edge
 
 
-@jit
+@jit(sizes=("num_edges", "num_nodes"))
 def _average_node(
     nodes,  # (programs,) i64
     num_kept,  # (n,) i64
@@ -458,7 +458,7 @@ def _average_node(
     tl.store(out + v, iv)
 
 
-@jit
+@jit(sizes=("num_entries", "num_edges"))
 def _gather_hub(
     nodes,
     first,  # (programs,) i64: where the node's entries begin in `rows`
@@ -491,13 +491,12 @@ def _gather_hub(
         place += LANES
 
 
-@jit
+@jit(sizes=("num_entries", "num_nodes"))
 def _average_hub(
     nodes,
     num_kept,
     first,
     rows,
-    variances,  # the last of them
     num_entries,
     degree,  # (n,) i64
     out,
@@ -509,7 +508,9 @@ def _average_hub(
     v = tl.load(nodes + tl.program_id(0))
     kept, size = tl.load(num_kept + v), tl.load(degree + v)
     lane, row = tl.arange(0, LANES), rows + tl.load(first + tl.program_id(0))
-    variances += tl.load(first + tl.program_id(0))
+    variances = row
+    for _mean in tl.static_range(NUM_MEANS):
+        variances += num_entries
     iv = tl.zeros((), tl.float64)
     for i in range(NUM_MEANS):
         least, bound = tl.full((), 0, tl.int64), tl.full((), 1 << 32, tl.int64)

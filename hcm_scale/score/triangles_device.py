@@ -117,7 +117,7 @@ def _tasks(chosen: Tensor, owned_first: Tensor, num_owned: Tensor) -> tuple[Tens
     return nodes, owned_first[nodes] + _SLICE * (torch.arange(len(nodes), device=nodes.device) - before)
 
 
-@jit
+@jit(sizes=("num",))
 def _orient(left, right, used, keys, count, num, RENAMES: tl.constexpr, TILE: tl.constexpr):
     """Makes the end of larger key the left one of every used edge, and counts the edges of each.
 
@@ -138,7 +138,7 @@ def _orient(left, right, used, keys, count, num, RENAMES: tl.constexpr, TILE: tl
     tl.atomic_add(count + first, 1, mask=is_used, sem="relaxed")
 
 
-@jit
+@jit(sizes=("num", "shortest", "above"))
 def _list(left, right, used, size, cursor, out, num, shortest, above, TILE: tl.constexpr):
     """Appends its right end to the list of an edge's left one, where the size of the right end is in a range."""
     e = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
@@ -150,7 +150,7 @@ def _list(left, right, used, size, cursor, out, num, shortest, above, TILE: tl.c
     tl.store(out + place, b, mask=is_used)
 
 
-@jit
+@jit(sizes=("num_words", "num_tasks"))
 def _count(
     nodes,  # i64 (tasks,)
     begins,  # i64 (tasks,), positions in `owned`

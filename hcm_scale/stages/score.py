@@ -198,7 +198,8 @@ def _predict_and_compute(
     if compute is None:
         return predict(), None
     if torch.device(device).type == "cpu":
-        return predict(), compute()
+        attributes = compute()  # first, as the time left is told of what predicts
+        return predict(), attributes
     predicted, computed = run_concurrently([predict, compute])
     return cast(Predicted, predicted), cast(Attributes, computed)
 

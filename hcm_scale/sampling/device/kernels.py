@@ -52,7 +52,7 @@ def _shuffled(index, size, word):
     return index
 
 
-@jit
+@jit(sizes=("room",))
 def draw_pairs(
     pairs_u,
     pairs_v,
@@ -113,7 +113,7 @@ def _entries(indices, scale, x, node, begin, degree, drawn, own, word, slot, any
     return weight, tl.load(x + near[:, None] * Q + column[None, :], mask=used[:, None], other=0.0)
 
 
-@jit
+@jit(sizes=("num_targets",))
 def sum_hidden(
     targets,
     indptr,
@@ -150,7 +150,7 @@ def sum_hidden(
     tl.store(out + where, sums, mask=(place < num_targets)[:, None])
 
 
-@jit
+@jit(sizes=("num_targets",))
 def sum_gradients(
     targets,
     indptr,
