@@ -11,7 +11,8 @@ MOST = 7
 
 def is_triton(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Triton's kernels take every tensor and number by itself."""
-    return any(ast.unparse(decorator) in ("jit", "triton.jit") for decorator in function.decorator_list)
+    decorators = (ast.unparse(decorator).partition("(")[0] for decorator in function.decorator_list)
+    return any(name in ("jit", "triton.jit") for name in decorators)
 
 
 def num_positional(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
