@@ -8,21 +8,18 @@ the rows of neighbours to come: 1.5 to 2.2 times as fast where x does not fit th
 `Propagated` is a product that is not made yet.
 """
 
-import itertools
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base.jit import kernel, prefetch
-from hcm_scale.base.threads import run_in_slices, run_in_threads, share_parts
+from hcm_scale.base.threads import run_in_slices, run_in_threads
 
 _LINES_AHEAD = 32  # cache lines asked for before they are needed: 4 rows of 128 numbers, 16 of 20
 _LINE_BYTES = 64
-_PARTS = 256  # of about as many entries, in which rows of some nodes are made
 
 
 class GcnWeights(NamedTuple):
@@ -95,12 +92,8 @@ class Propagated:
         """The rows of these nodes."""
         if self.kept is not None:
             return self.kept[1][np.searchsorted(self.kept[0], nodes)]
-        out, arrays = np.empty((len(nodes), self.x.shape[1]), np.float32), (self.indptr, self.indices, self._weights)
-        entries = np.cumsum(self.indptr[nodes + 1] - self.indptr[nodes] + 1)
-        shares = np.linspace(0, entries[-1] if len(nodes) else 0, _PARTS + 1)  # of entries: hubs stand together
-        bounds = np.append(np.searchsorted(entries, shares[:-1]), len(nodes)).tolist()
-        parts, threads = itertools.pairwise(bounds), numba.get_num_threads()
-        share_parts(threads, parts, lambda _, part: gcn_rows_of(part, *arrays, self.x, nodes, out))
+        out = np.empty((len(nodes), self.x.shape[1]), np.float32)
+        run_in_threads(len(nodes), gcn_rows_of, self.indptr, self.indices, self._weights, self.x, nodes, out)
         return out
 
     def keeping(self, nodes: NDArray[np.int64]) -> "Propagated":
