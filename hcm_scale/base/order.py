@@ -99,7 +99,7 @@ def double_places(values: NDArray[np.float64], known: Known = None, out: Places 
     elif not ((there := _sorter(len(values))) and there.fill_places(values, known, _device, out)):
         keys, found = _sort(values, known)
         run_in_threads(size, share_places, keys[len(values) - size :], found[len(values) - size :], out)
-        out[found[: len(values) - size]] = size + 1  # last: threads have touched the pages
+        out[found[: len(values) - size]] = max(1, size) + 1  # last: threads have touched the pages
     return out
 
 

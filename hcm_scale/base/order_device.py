@@ -39,7 +39,7 @@ def fill_places(values: NDArray[Any], known: NDArray[np.bool_] | None, device: s
             size = len(values) if known is None else int(np.count_nonzero(known))
             keys, positions = (part[len(values) - size :] for part in found)
             shared = 2 * size + 1 - torch.searchsorted(keys, keys) - torch.searchsorted(keys, keys, right=True)
-            places = positions.new_full((len(values),), size + 1)
+            places = positions.new_full((len(values),), max(1, size) + 1)
             places[positions] = shared
             _copy_places(places, out)
             return True
