@@ -84,9 +84,9 @@ def start_precompiling(place: str = "cores") -> "subprocess.Popen[bytes] | None"
     """Starts a process that compiles all kernels, for `cores` or for a `gpu`, unless they are compiled, cannot be kept,
     or there is one core only.
 
-    numba compiles under one lock and holds the GIL, so a thread would gain nothing. The process goes through the stages
-    from the last to the first and meets the run half way; it ends with the run, or with the thread that started it. The
-    run does not depend on it.
+    numba compiles under one lock and holds the GIL, so a thread would gain nothing. The process for cores goes through
+    the stages from the last to the first and meets the run half way. Both end with the run, or with the thread that
+    started them, and the run depends on neither.
     """
     mark = gpu_mark()
     if mark is None or (mark.exists() if place == "gpu" else is_compiled()) or num_cores() < 2:
