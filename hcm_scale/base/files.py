@@ -27,12 +27,13 @@ import math
 import os
 import re
 import shutil
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import UnionType
-from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import IO, Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import xxhash
 
@@ -45,6 +46,7 @@ log = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 _READ_BYTES, _INDENTED_CHARACTERS = 1 << 22, 1 << 20
 _HASHED_AT_ONCE, _MANY_BYTES = 4, 1 << 26
+_FLUSH_SECONDS = 0.2
 _MOMENT_NS = 100_000_000  # far more than the steps in which systems tell the time of a change
 _OF_PARSERS = LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError, NotImplementedError
 _TEMPORARY = re.compile(r"\.(.+)\.\d+\.(tmp|new|old)")  # what is written to take the place of the name in it
@@ -100,6 +102,24 @@ def sync_file(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def flushing(stream: IO[bytes]) -> Iterator[None]:
+    """Has a long file flushed to the disk while it is written, so that `sync_file` has little to wait for."""
+    ended = threading.Event()
+
+    def flush() -> None:
+        while not ended.wait(_FLUSH_SECONDS):
+            os.fsync(stream.fileno())
+
+    with ThreadPoolExecutor(1) as thread:
+        flushed = thread.submit(flush)
+        try:
+            yield
+        finally:
+            ended.set()
+    flushed.result()  # an error of the disk is told once: `sync_file` would not see it
 
 
 def write_bytes(path: Path, data: bytes) -> None:

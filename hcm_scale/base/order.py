@@ -116,6 +116,22 @@ def at_places(double: Places, places: Sequence[int] | NDArray[np.int64], known: 
     >>> at_places(np.array([5, 8, 5, 2]), [1, 2, 3, 4]).tolist()
     [3, 0, 0, 1]
     """
+    wanted = np.asarray(places, np.int64)
+    doubled = (2 * wanted).astype(double.dtype)  # what they are where no value has an equal
+
+    def first_equal(part: slice) -> list[int]:
+        some = double[part] if known is None else np.where(known[part], double[part], 0)
+        equal = (some == place for place in doubled)
+        return [part.start + int(at) if which[at := which.argmax()] else len(double) for which in equal]
+
+    found = np.min(map_slices(len(double), first_equal), axis=0)
+    if (shared := found == len(double)).any():
+        found[shared] = _nearest_places(double, wanted[shared], known)
+    return found
+
+
+def _nearest_places(double: Places, places: NDArray[np.int64], known: Known) -> NDArray[np.int64]:
+    """`at_places` of values that share theirs with others."""
     unsigned = np.dtype(f"u{double.dtype.itemsize}").type
     wanted = [(unsigned(2 * place), unsigned(2 * place + 1)) for place in places]
 

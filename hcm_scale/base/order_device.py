@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hcm_scale.base.device import copy_from_device, copy_to_device, free_bytes
+from hcm_scale.base.device import copy_from_device, copy_into_device, copy_to_device, free_bytes
 
 Take = Callable[[NDArray[np.int64]], dict[str, NDArray[Any]]]
 _VALUE_BYTES = 64
@@ -51,13 +51,25 @@ def taker(columns: Mapping[str, NDArray[Any]], device: str, otherwise: Take) -> 
     longest = max(map(len, columns.values()))
     if free_bytes(device) < _VALUE_BYTES * longest + sum(c.nbytes for c in columns.values()):  # for a sort beside it
         return None
+    names_of: dict[np.dtype[Any], list[str]] = {}
+    for name, values in columns.items():
+        names_of.setdefault(values.dtype, []).append(name)
     with contextlib.suppress(torch.OutOfMemoryError):
-        held = {name: copy_to_device(values, device) for name, values in columns.items()}
+        held = [
+            torch.empty(len(names), longest, dtype=torch.from_numpy(np.empty(0, kind)).dtype, device=device)
+            for kind, names in names_of.items()
+        ]
+        for stacked, names in zip(held, names_of.values(), strict=True):
+            for row, name in zip(stacked, names, strict=True):
+                copy_into_device(row, columns[name])
 
         def take(positions: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
             with contextlib.suppress(torch.OutOfMemoryError):
                 where = torch.from_numpy(positions).to(device)
-                return {name: values[where].cpu().numpy() for name, values in held.items()}
+                found: dict[str, NDArray[Any]] = {}
+                for stacked, names in zip(held, names_of.values(), strict=True):  # few calls: each waits for the GIL
+                    found |= zip(names, stacked.index_select(1, where).cpu().numpy(), strict=True)
+                return {name: found[name] for name in columns}
             return otherwise(positions)
 
         return take

@@ -19,6 +19,7 @@ hashes and looks for equal ids; for folders of stages the workspace compares has
 
 import functools
 import io
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
@@ -303,11 +304,13 @@ def _fingerprint(hashes: dict[str, str], columns: tuple[str, ...], directed: boo
 
 def seal_folder(folder: Path, num_columns: int, columns: tuple[str, ...], directed: bool, info: dict[str, Any]) -> None:
     """Makes a graph of a folder whose .npy files are in place: hashes and flushes them, then writes the manifest."""
-    described = {}
-    for path in sorted(folder.glob("*.npy")):
-        array = open_npy(path)
-        described[path.stem] = _File(dtype=array.dtype.str, shape=list(array.shape), hash=files.hash_once(path))
-        files.sync_file(path)
+    described, paths = {}, sorted(folder.glob("*.npy"))
+    with ThreadPoolExecutor(1) as beside:
+        flushed = beside.map(files.sync_file, paths)
+        for path in paths:
+            array = open_npy(path)
+            described[path.stem] = _File(dtype=array.dtype.str, shape=list(array.shape), hash=files.hash_once(path))
+        list(flushed)  # raises what a flush did
     body = {
         "files": described,
         "num_nodes": described["indptr"]["shape"][0] - 1,

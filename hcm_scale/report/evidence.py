@@ -127,20 +127,16 @@ class Evidence:
     def usual(self, name: str, node: int, of_nodes: Callable[[NDArray[np.int64]], Any]) -> Any:
         """What of_nodes(nodes of like degree and type) returns, computed once for all of these; None if too few."""
         digits = int(self.graph.indptr[node + 1] - self.graph.indptr[node]).bit_length()
-        nodes = self._once("nodes", partial(self._of_degree, digits), digits)
+        of_all = self._once("digits", lambda: _degree_digits(self.graph))
+        nodes = self._once("nodes", partial(self._of_degree, digits, of_all), digits)
         return self._once(name, lambda: of_nodes(nodes) if len(nodes) >= _LEAST_LIKE else None, digits)
 
-    def _of_degree(self, digits: int) -> NDArray[np.int64]:
-        """Enough of the nodes whose degree has so many binary digits, evenly spaced."""
-        graph, like = self.graph, self.like
-
-        def is_like(degree: NDArray[np.int64]) -> NDArray[np.bool_]:
-            return degree >> max(0, digits - 1) == min(1, digits)  # its first digit
-
-        if like is None:
-            nodes = positions_where(graph.num_nodes, lambda part: is_like(degrees_of(graph, part)))
+    def _of_degree(self, digits: int, of_all: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """Enough of the nodes whose degree has so many binary digits, evenly spaced; `of_all` are those of all."""
+        if self.like is None:
+            nodes = positions_where(len(of_all), lambda part: of_all[part] == digits)
         else:
-            nodes = like[is_like(graph.indptr[like + 1] - graph.indptr[like])]
+            nodes = self.like[of_all[self.like] == digits]
         return nodes[:: max(1, len(nodes) // _ENOUGH_LIKE)].copy()  # a view would hold all
 
     def _once(self, name: str, make: Callable[[], Any], digits: int = 0) -> Any:
@@ -176,6 +172,13 @@ class Evidence:
 
 def degrees_of(graph: Graph, part: slice) -> NDArray[np.int64]:
     return np.diff(graph.indptr[part.start : part.stop + 1])
+
+
+def _degree_digits(graph: Graph) -> NDArray[np.uint8]:
+    """How many binary digits the degree of every node has."""
+    out = np.empty(graph.num_nodes, np.uint8)
+    run_in_slices(len(out), lambda part: np.copyto(out[part], np.frexp(degrees_of(graph, part))[1], "unsafe"))
+    return out
 
 
 def _rows_by_group(scores: Any) -> list[NDArray[np.int64]]:

@@ -18,7 +18,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -291,6 +291,7 @@ def _label(run: RunContext) -> Iterator[Stage]:
         return
     options = label_options(run.config)
 
+    @cache  # it tries some searches
     def ways() -> memory.Ways[memory.Searches]:
         return memory.label(options, run.purified().graph)
 

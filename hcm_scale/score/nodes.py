@@ -287,10 +287,10 @@ def stability(scores: NodeScores, views: Sequence[Values], rank_by: str) -> floa
     known, weight = numbers.known("hop"), numbers.weight("hop")
     if isinstance(scores, WeighedScores):
         double = scores.weighed.double_places(list(KINDS).index("hop"))
-    own = surprise_gains("hop", scores.ahp, known, double)
+    own = surprise_gains("hop", scores.ahp, known, double)._replace(lower=None)  # the lower tail is no part of scores
 
     def score_by(view: Values) -> Values:
-        other, out = surprise_gains("hop", view, known), np.empty(len(view))
+        other, out = surprise_gains("hop", view, known)._replace(lower=None), np.empty(len(view))
 
         def fill(part: slice) -> None:
             out[part] = scores.score[part] + weight * (other.of(part)[1] - own.of(part)[1])

@@ -251,6 +251,7 @@ def write_scores(path: Path, groups: Iterable[Callable[[], pa.Table]]) -> None:
     with (
         files.replacing_file(path) as fresh,
         open(fresh, "wb") as stream,
+        files.flushing(stream),
         closing(prefetch(groups, _encoded, depth=2 * workers, workers=workers)) as encoded,
     ):
         parquet.join(stream, encoded)

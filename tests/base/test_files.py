@@ -1,9 +1,11 @@
 """Folders are whole or absent, files are hashed once, and everything else is refused by name."""
 
+import errno
 import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -247,3 +249,42 @@ def test_large_files__are_hashed_several_at_a_time_and_the_first_that_differs_is
         (tmp_path / name).write_text("another")
     with pytest.raises(files.FolderError, match=r"3 is damaged.*make them again"):
         files.check_folder(tmp_path, alone, "make them again")
+
+
+def test_flushing__flushes_a_file_while_it_is_written(tmp_path, monkeypatch):
+    seen, fsync = threading.Event(), os.fsync
+
+    def flush(descriptor):
+        fsync(descriptor)
+        if os.fstat(descriptor).st_size == len(b"first"):
+            seen.set()
+
+    monkeypatch.setattr(files, "_FLUSH_SECONDS", 0.001)
+    monkeypatch.setattr(os, "fsync", flush)
+    with open(tmp_path / "long", "wb", buffering=0) as stream, files.flushing(stream):
+        stream.write(b"first")
+        assert seen.wait(10)
+        stream.write(b" second")
+    assert (tmp_path / "long").read_bytes() == b"first second"
+
+
+def test_flushing__raises_the_error_of_a_disk(tmp_path, monkeypatch):
+    tried = threading.Event()
+
+    def fail(_descriptor):
+        tried.set()
+        raise OSError(errno.EIO, "the disk fails")
+
+    monkeypatch.setattr(files, "_FLUSH_SECONDS", 0.001)
+    monkeypatch.setattr(os, "fsync", fail)
+    with (
+        pytest.raises(OSError, match="the disk fails"),
+        open(tmp_path / "any", "wb") as stream,
+        files.flushing(stream),
+    ):
+        assert tried.wait(10)
+
+
+def test_flushing__raises_the_error_of_the_writer(tmp_path):
+    with pytest.raises(ValueError, match="no more"), open(tmp_path / "any", "wb") as stream, files.flushing(stream):
+        raise ValueError("no more")
