@@ -263,9 +263,10 @@ def test_gpu__embeds_as_the_cores_do(name, graph, x, monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ENCODERS)
 def test_gpu__trains_and_scores(name):
-    graph = planted_graph()
-    auc = []
+    """Devices draw other numbers: with dropout the difference of means of three areas varies by .012."""
+    graph, auc = planted_graph(), {}
     for device in ("cpu", "cuda"):
-        own = HCM(FAST | {"world.device": device, "posterior.burn_in_steps": 60}, encoder=name).fit(graph)
-        auc.append(roc_auc(graph.y, own.decision_scores_))
-    assert abs(auc[0] - auc[1]) < 0.03
+        options = FAST | {"world.device": device, "posterior.burn_in_steps": 60}
+        fitted = (HCM(options | {"seed": seed}, encoder=name).fit(graph) for seed in range(3))
+        auc[device] = np.mean([roc_auc(graph.y, own.decision_scores_) for own in fitted])
+    assert abs(auc["cpu"] - auc["cuda"]) < 0.035
