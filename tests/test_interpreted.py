@@ -204,7 +204,7 @@ def test_launch_kernels__launches_every_kernel(monkeypatch):
     for module, sizes in (
         (searches, small),
         (device, {"_LANES": (2, 4, 8)}),
-        (precompile, {"_STAR": 70, "_ALIGNED_OR_NOT": (7, 10)}),
+        (precompile, {"_STAR": 66, "_ALIGNED_OR_NOT": (7,)}),
     ):
         for name, value in sizes.items():
             monkeypatch.setattr(module, name, value)
