@@ -7,12 +7,12 @@ by hand, without their kernels. So the steps can be run from the last to the fir
 `launch_kernels` launches the kernels of a GPU by themselves, in the order of a run, with arguments of the same types.
 """
 
-import importlib.util
 import logging
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,7 @@ def warm() -> str:
         print(f"compiling kernels into {folder}: about half a minute", flush=True)
     with tempfile.TemporaryDirectory(prefix="hcm-scale-warm-") as scratch:
         compile_all(Path(scratch))
-    if torch.cuda.is_available() and importlib.util.find_spec("triton") is not None:
+    if torch.cuda.is_available() and find_spec("triton") is not None:
         compile_for_gpu()
     num_ready = num_compiled(folder)
     if num_ready == before:
@@ -94,6 +94,7 @@ def compile_for_gpu() -> None:
     """Compiles the kernels for the current GPU, unless that was done."""
     mark = gpu_mark()
     if mark is not None and not mark.exists():
+        print("compiling kernels for the GPU: about twenty seconds", flush=True)
         launch_kernels(Config(), "cuda")
         torch.cuda.synchronize()
         mark.touch()
