@@ -268,7 +268,8 @@ def test_closure_and_cohesion__of_many_steps_are_counted_on_the_device(monkeypat
     cut, count = closure.far_cut(mean, 0.4), triangles_device.triangles_on_device
 
     def both(device):
-        return closure.cohesion(edges, device=device)[0], closure.closure(edges, mean, cut, device)
+        cohesion, expected, _ = closure.cohesion(edges, device=device)
+        return cohesion, closure.closure(edges, mean, cut, expected, device)
 
     def record(*arguments):
         asked.append(count(*arguments))

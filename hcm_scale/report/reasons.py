@@ -18,10 +18,10 @@ are standardized. Of nodes of several types ranks are those among the same type.
 
 Nodes like it are those of like degree and type (`Evidence.usual`). The group of a node are the neighbours with which it
 closes far triangles, each triangle by a pair of them (`far_pairs`, among `pairs` in the group that are joined). Their
-number is known from the node's closure; the farthest triangles, by their nearest edge, are those. Of a hub, whose
-neighbours have over a million edges, no more than that number is told: it costs a pass or two over its neighbours. In
-a graph of two sides, where nodes share neighbours and have no triangles, the others are those that its squares come
-from (`_sharing_others`).
+number is known from the node's closure and cohesion; the farthest triangles, by their nearest edge, are those. Of a
+hub, whose neighbours have over a million edges, no group is told: it costs a pass or two over its neighbours. In a
+graph of two sides, where nodes share neighbours and have no triangles, the others are those that its squares come from
+(`_sharing_others`).
 
 `first_by_kind` lists the first nodes by each kind alone, `kind_shares` says what the scores of the first are made of,
 `ordinary_rows` are the nodes that are suspiciously ordinary.
@@ -40,6 +40,7 @@ from hcm_scale.base.threads import map_slices
 from hcm_scale.features.purify import cosine_distance
 from hcm_scale.graph.store import Graph
 from hcm_scale.report.evidence import Evidence, neighbors_of
+from hcm_scale.score.closure import closure_unit
 from hcm_scale.score.evidence import KINDS, OF_NEIGHBORS, KindNumbers, surprise_gains
 from hcm_scale.score.nodes import mean_degree
 from hcm_scale.score.table import ALIKE_RANK, faint_kinds, has_kinds, kind_rank, kinds_of, own_kinds, ranked_by
@@ -159,19 +160,18 @@ def _with_numbers(evidence: Evidence, node: int, reason: Reason, row: dict[str, 
             return reason
         return replace(reason, value=shared, usual=expected, count=int(row["degree"]), pairs=num_others)
     if kind == "cohesion" and pairs is not None:
-        num_joined = len(pairs[1])
-        expected = max(0.0, (1.0 + num_joined) / math.exp(row["cohesion"]) - 1.0)
-        return replace(reason, value=num_joined, usual=expected, count=int(row["degree"]))
+        usual = _expected_triangles(len(pairs[1]), row)
+        return replace(reason, value=len(pairs[1]), usual=usual, count=int(row["degree"]))
     if _ranks_all(kind) or (kind.startswith("context") and evidence.features is None):
         return reason
-    num_triangles = round(math.expm1(row[KINDS[kind]]) * row["degree"]) if kind in _OF_TRIANGLES else 0
-    if pairs is None and num_triangles:
-        return replace(reason, far_pairs=num_triangles)
+    if pairs is None and kind in _OF_TRIANGLES:
+        return reason
     own = _own_lengths(evidence, kind, node)
     if pairs is not None and kind in _OF_TRIANGLES:
         reason = replace(reason, usual=evidence.usual_hop if kind == "closure" else evidence.usual_distance)
         across = _lengths(evidence, kind, neighbors_of(evidence.graph, node)[pairs[0]], pairs[1])
-        return _with_group(reason, own, across, pairs[0], num_triangles)
+        unit = closure_unit(row["degree"], _expected_triangles(len(pairs[1]), row))
+        return _with_group(reason, own, across, pairs[0], round(math.expm1(row[KINDS[kind]]) * unit))
 
     def median(nodes: NDArray[np.int64]) -> float:
         means = [_mean(_own_lengths(evidence, kind, int(other), _MOST_NEIGHBORS)) for other in nodes]
@@ -179,6 +179,11 @@ def _with_numbers(evidence: Evidence, node: int, reason: Reason, row: dict[str, 
 
     usual = evidence.usual(kind, node, median)
     return replace(reason, value=_mean(own), usual=usual, count=int(np.isfinite(own).sum()))
+
+
+def _expected_triangles(num_triangles: int, row: dict[str, Any]) -> float:
+    """Triangles that were expected of a node that has so many, by its cohesion."""
+    return max(0.0, (1.0 + num_triangles) / math.exp(row["cohesion"]) - 1.0)
 
 
 def _own_lengths(evidence: Evidence, kind: str, node: int, most: int | None = None) -> NDArray[np.float64]:

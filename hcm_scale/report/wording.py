@@ -167,7 +167,7 @@ HELP = {
     "flags": "What to bear in mind: isolated nodes have no neighbours, sampled ones have more than were looked at.",
     "hop": "Its direct neighbours look several hops away to the model.",
     "closure": "Its neighbours are joined to each other, and all of them look far apart: a group of strangers. Closure "
-    "counts the triangles of such edges per neighbour.",
+    "counts the triangles of such edges, beside neighbours and triangles that a node of its degree has.",
     "context": "Its attributes are unlike those of its neighbours.",
     "context_closure": "Its neighbours are joined to each other, although their attributes have little in common.",
     "attributes": "Its attributes are not what its surroundings lead one to expect.",
@@ -223,10 +223,10 @@ _LONG_NAMES = {
     "ahp": "average hop prediction (AHP)",
     "iv": "inference variance (IV)",
     "hav": "hops and their uncertainty (HAV)",
-    "closure": "far triangles per neighbour (log)",
+    "closure": "far triangles per neighbour, or per four expected ones (log)",
     "strange": "hops and far triangles",
     "context": "distance of attributes to the neighbours'",
-    "context_closure": "triangles of unlike nodes per neighbour (log)",
+    "context_closure": "triangles of unlike nodes per neighbour, or per four expected ones (log)",
     "residual": "distance of attributes to what the neighbourhood predicts",
     "cohesion": "triangles, or squares, over those expected (log)",
 }
@@ -466,7 +466,7 @@ def _lengths(e: Explanation, r: Reason) -> str:
     """Predicted hops or distances of attributes, of the node to its neighbours or between pairs of these."""
     digits, says, none = _LENGTHS[r.kind]
     if r.value is None:
-        return f"{none}: {r.far_pairs:,} with its {e.degree:,} neighbours" if r.far_pairs else none
+        return none
     of_pairs, who = r.kind.endswith("closure"), ""
     own, usual, larger = _against(r.value, r.usual, digits, "two neighbours" if of_pairs else like_text(e))
     if of_pairs:

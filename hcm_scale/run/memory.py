@@ -360,8 +360,8 @@ def score_bytes(
     moments, and map what rank 0 continues with. Moments are there a second time while a second view is predicted, and a
     third while views are averaged. About attributes there are distances over edges, and five copies of a chunk of
     features a thread, most in float64, beside the moments; then marked edges, or 4 bytes a node and thread, while
-    triangles or squares are counted; four numbers a node stay. A GPU predicts at the same time. About nodes there are
-    thirteen numbers, sorted by every kind, and pieces of their table, one a thread and one more, as rows (150 bytes
+    triangles or squares are counted; five numbers a node stay. A GPU predicts at the same time. About nodes there are
+    fourteen numbers, sorted by every kind, and pieces of their table, one a thread and one more, as rows (150 bytes
     each) and encoded, in buffers that double, and as many that wait to be written; marks of far edges and distances.
     Where nodes are of several types, or of two sides, their numbers, places and sums are there again type by type
     (120).
@@ -376,9 +376,9 @@ def score_bytes(
     whole = moments if num_ranks == 1 else 0
     embedding = layers + 52 * n + rows + chunks + (moments // num_ranks) + whole * several
     residuals = 44 * threads * min(n, RESIDUAL_ROWS) * num_features
-    about_attributes = 84 * n + residuals + 4 * m + max(5 * m, 4 * threads * n) + whole
+    about_attributes = 92 * n + residuals + 4 * m + max(5 * m, 4 * threads * n) + whole
     pieces = 300 * min(n, (threads + 1) * group_rows(n)) + 100 * min(n, threads * group_rows(n))
-    about_nodes = (346 + 16 * several + 12 * len(config.score.evidence)) * n + pieces + 7 * m + whole
+    about_nodes = (354 + 16 * several + 12 * len(config.score.evidence)) * n + pieces + 7 * m + whole
     first = embedding + about_attributes if on_gpu else max(embedding, about_attributes)
     return 80 * _MIB + max(first, about_nodes, 3 * whole * several)
 

@@ -4,9 +4,11 @@ A mean over neighbours hides a planted clique: fifteen anomalous neighbours amon
 edges of a clique close into triangles with each other, which unrelated far edges hardly do. So the `share` of edges
 with the largest predicted hop is marked as far, and each node has
 
-    closure(v) = log(1 + far triangles at v / degree of v).
+    closure(v) = log(1 + far triangles at v / (degree of v + expected(v) / 4)),
 
-The learned hops matter: the same count over edges with far attributes finds nothing (docs/results.md). Undirected
+where expected(v) are triangles of a random graph (see below). Most nodes have next to none, but a hub of a skewed graph
+has many, and share^3 of them are far by chance: counted per neighbour alone they would grow with its degree without
+end. The learned hops matter: the same count over edges with far attributes finds nothing (docs/results.md). Undirected
 graphs only.
 
 Cohesion asks the same of all edges, whatever the model says of them: a ring of accounts whose attributes are ordinary
@@ -35,7 +37,7 @@ same integers (`triangles_device`).
 import logging
 import math
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +54,7 @@ from hcm_scale.score.edge_index import EdgeIndex, edge_index
 _BATCH = 64  # edges whose ends are prefetched before the first of them is read
 _AHEAD = 16  # neighbours between prefetching a node's numbers and reading them
 _MAX_HUBS, _LEAST_HUB = 1 << 20, 1 << 6  # nodes, neighbours
+_EXPECTED_WEIGHT = 0.25  # of an expected triangle beside a neighbour: docs/detector.md
 _FEW_STEPS = 64  # an edge: to look at all edges from both ends, for the shorter list of each, or at hubs, costs as much
 _MANY_STEPS = 1 << 34  # a second or two of sixteen cores: what copies to a CUDA device and compiling may take
 _WORD, _LAST_BIT = np.uint64(6), np.uint64(63)
@@ -100,10 +103,12 @@ def mark_far(mean: NDArray[np.float32], cut: Cut) -> NDArray[np.bool_]:
     return far
 
 
-def closure(edges: EdgeIndex, mean: NDArray[np.float32], cut: Cut, device: str = "cpu") -> NDArray[np.float64]:
-    """log(1 + far triangles per neighbour) of every node, (n,); 0 for nodes without neighbours.
+def closure(
+    edges: EdgeIndex, mean: NDArray[np.float32], cut: Cut, expected: NDArray[np.float64], device: str = "cpu"
+) -> NDArray[np.float64]:
+    """log(1 + far triangles in units of `closure_unit`) of every node, (n,); 0 for nodes without neighbours.
 
-    Very many triangles are counted on the device.
+    `expected` are the triangles that `cohesion` expects. Very many triangles are counted on the device.
     """
     if edges.directed:
         raise ValueError("closure counts triangles of undirected edges; this graph is directed: rank by ahp or hav")
@@ -111,10 +116,16 @@ def closure(edges: EdgeIndex, mean: NDArray[np.float32], cut: Cut, device: str =
     out = np.empty(len(triangles))
 
     def fill(part: slice) -> None:
-        np.log1p(triangles[part] / np.maximum(np.diff(edges.indptr[part.start : part.stop + 1]), 1), out=out[part])
+        degree = np.diff(edges.indptr[part.start : part.stop + 1])
+        np.log1p(triangles[part] / np.maximum(closure_unit(degree, expected[part]), 1.0), out=out[part])
 
     run_in_slices(len(out), fill)
     return out
+
+
+def closure_unit(degree: Any, expected: Any) -> Any:
+    """Far triangles of which the closure of a node with so many neighbours and expected triangles is log 2."""
+    return degree + _EXPECTED_WEIGHT * expected
 
 
 class Rate(NamedTuple):
@@ -124,8 +135,10 @@ class Rate(NamedTuple):
     of_squares: bool = False
 
 
-def cohesion(edges: EdgeIndex, rate: Rate | None = None, device: str = "cpu") -> tuple[NDArray[np.float64], Rate]:
-    """Logarithm of the triangles of every node over those expected, (n,), and the rate, where it is not given.
+def cohesion(
+    edges: EdgeIndex, rate: Rate | None = None, device: str = "cpu"
+) -> tuple[NDArray[np.float64], NDArray[np.float64], Rate]:
+    """Logarithm of the triangles of every node over those expected, (n,), the latter, (n,), and the rate used.
 
     Squares cannot be judged by a rate of triangles, nor the other way round: all nodes are 0 then.
 
@@ -134,10 +147,10 @@ def cohesion(edges: EdgeIndex, rate: Rate | None = None, device: str = "cpu") ->
     >>> cohesion(triangle_and_pair)[0].round(2).tolist()
     [0.43, 0.43, 0.43, 0.0, 0.0]
     """
-    side, out = two_sides(Graph(edges.indptr, edges.indices)), np.zeros(edges.num_nodes)
+    side, (out, expected) = two_sides(Graph(edges.indptr, edges.indices)), np.zeros((2, edges.num_nodes))
     if rate is not None and rate.of_squares != (side is not None):
         log.warning("scores: of this graph and that of the model one has two sides: cohesion tells nothing")
-        return out, rate
+        return out, expected, rate
     counted, at_random = (_triangles(edges, device), None) if side is None else squares(edges, side)
 
     def expect(rate: float, step: int, out: NDArray[np.float64]) -> None:
@@ -148,20 +161,20 @@ def cohesion(edges: EdgeIndex, rate: Rate | None = None, device: str = "cpu") ->
 
     if rate is None:
         value, step = random_rate(edges) if at_random is None else 1.0, 1 + edges.num_nodes // _RATE_NODES
-        some = out[: len(range(0, len(out), step))]
+        some = expected[: len(range(0, len(out), step))]
         expect(value, step, some)
         sums = map_slices(len(some), lambda part: [some[part].sum(), float(counted[::step][part].sum())])
-        expected, found = np.sum(sums, axis=0) if sums else (0.0, 0.0)
-        value *= math.sqrt(max(1.0, found / expected)) if expected > 0.0 else 1.0
+        of_some, found = np.sum(sums, axis=0) if sums else (0.0, 0.0)
+        value *= math.sqrt(max(1.0, found / of_some)) if of_some > 0.0 else 1.0
         rate = Rate(float(value), side is not None)
-    expect(rate.value, 1, out)
+    expect(rate.value, 1, expected)
 
     def fill(part: slice) -> None:
-        over = np.log1p(counted[part]) - np.log1p(out[part])
+        over = np.log1p(counted[part]) - np.log1p(expected[part])
         out[part] = np.where(counted[part] > 0, over, 0.0)
 
     run_in_slices(len(out), fill)
-    return out, rate
+    return out, expected, rate
 
 
 def both_ways(edges: EdgeIndex) -> EdgeIndex:

@@ -104,7 +104,10 @@ class WeighedScores(NodeScores):
 
 
 class AttributeScores(NamedTuple):
-    """Numbers of every node, (n,) each, that come from attributes and edges, not from predicted hops, and `trust`."""
+    """Numbers of every node, (n,) each, that come from attributes and edges, not from predicted hops, and `trust`.
+
+    `expected` are triangles, which far closure needs.
+    """
 
     context: Values
     context_closure: Values
@@ -112,6 +115,7 @@ class AttributeScores(NamedTuple):
     cohesion: Values
     trust: float = 1.0
     own: Mapping[str, OwnKind] = MappingProxyType({})
+    expected: Values = np.zeros(0)
 
 
 def score_nodes(
@@ -178,10 +182,10 @@ def average_hops(
 
 
 def with_closure(
-    scores: NodeScores, edges: EdgeIndex, mean: NDArray[np.float32], far: Cut, device: str = "cpu"
+    scores: NodeScores, edges: EdgeIndex, mean: NDArray[np.float32], far: Cut, expected: Values, device: str = "cpu"
 ) -> NodeScores:
-    """The scores with far closure; `mean` is the edges' mean hop."""
-    return scores if edges.directed else replace(scores, closure=closure(edges, mean, far, device))
+    """The scores with far closure; `mean` is the edges' mean hop, `expected` are triangles (`cohesion`)."""
+    return scores if edges.directed else replace(scores, closure=closure(edges, mean, far, expected, device))
 
 
 def with_strange(
@@ -220,15 +224,15 @@ def attribute_scores(
         unlike, surprise, prediction, spread, rate, trust = usual
     of_context, spread = context(edges, distance, surprise, spread)
     of_attributes = residual(edges.indptr, edges.indices, x, prediction)
-    of_closure = np.zeros(edges.num_nodes) if edges.directed else closure(edges, distance, unlike, device)
-    of_cohesion, rate = cohesion(both_ways(edges) if edges.directed else edges, rate, device)
-    found = AttributeScores(of_context, of_closure, of_attributes, of_cohesion, trust)
+    of_cohesion, expected, rate = cohesion(both_ways(edges) if edges.directed else edges, rate, device)
+    of_closure = np.zeros(edges.num_nodes) if edges.directed else closure(edges, distance, unlike, expected, device)
+    found = AttributeScores(of_context, of_closure, of_attributes, of_cohesion, trust, expected=expected)
     return found, ContextScale(unlike, surprise, prediction, spread, rate, trust)
 
 
 def with_attributes(scores: NodeScores, found: AttributeScores, like: NodeScores | None = None) -> NodeScores:
     """The scores with the evidence of attributes, the place of every node by each kind, and `score`."""
-    scores = replace(scores, **found._asdict())
+    scores = replace(scores, **{name: part for name, part in found._asdict().items() if name != "expected"})
     weighed = _weigh(scores, like)
     found_by_all = {name: getattr(weighed, name) for name in ("score", "places", "alike")}
     return WeighedScores(**vars(scores) | found_by_all | {"weighed": weighed})

@@ -5,10 +5,10 @@
 | id           | as in the data | the user's id; the node's number where the data came without ids               |
 | node         | i64            | the node's number in this project                                              |
 | ahp, iv, hav | f64            | average hop prediction, its variance over the samples, both normalised and added |
-| closure      | f64            | log(1 + triangles of far edges per neighbour)                                  |
+| closure      | f64            | log(1 + triangles of far edges / (degree + expected triangles / 4))            |
 | strange      | f64            | z-scored ahp and closure, added                                                |
 | context      | f64            | distance of attributes to the neighbours', as a z-score                       |
-| context_closure | f64         | log(1 + triangles of edges between unlike nodes per neighbour)                 |
+| context_closure | f64         | log(1 + triangles of unlike nodes / (degree + expected triangles / 4))         |
 | residual     | f64            | distance of attributes to what the neighbourhood predicts                      |
 | cohesion     | f64            | log of the triangles (two sides: squares) over those that degrees lead to      |
 | score        | f64            | the evidence of all kinds added up (evidence.py)                               |

@@ -51,7 +51,7 @@ from hcm_scale.posterior.samples import load_sample
 from hcm_scale.ranks.world import ALONE, World
 from hcm_scale.score import metrics, nodes, table
 from hcm_scale.score.calibration import ContextScale, Scale, scale_from_bytes, scale_to_bytes
-from hcm_scale.score.closure import far_cut
+from hcm_scale.score.closure import cohesion, far_cut
 from hcm_scale.score.edge_index import EdgeIndex, edge_index
 from hcm_scale.score.edges import MEAN_FILE, VAR_FILE, EdgeHops, Hop, open_hops, predict_edges, save_hops
 from hcm_scale.score.evidence import FEW, OwnKind, type_groups
@@ -62,7 +62,7 @@ from hcm_scale.stages.edges import Predicted, View, chunk_of, has_room, predict_
 from hcm_scale.stages.embedding import embed_samples
 
 KIND = "hcm_scale scores"
-FORMAT = 10
+FORMAT = 11
 SCALE_FILE = "scale.safetensors"
 log = logging.getLogger(__name__)
 _MIN_CYCLES = 100  # chance makes all even in one graph of 2^100
@@ -300,7 +300,7 @@ def _score_nodes(
     if types is not None:  # another graph's groups count, if it has any
         groups = type_groups(types) if usual is None else usual.groups
         scores = replace(scores, types=types, groups=groups)
-    scores = nodes.with_closure(scores, edges, mean, far, device)
+    scores = nodes.with_closure(scores, edges, mean, far, attributes.expected, device)
     scores, strange = nodes.with_strange(scores, found.view_ahp, None if scale is None else scale.strange)
     return nodes.with_attributes(scores, attributes, usual), Scale(far, strange, context)
 
@@ -381,13 +381,15 @@ def auc_trend(
     if y is None:
         return None
     edges = edge_index(graph.indptr, graph.indices, directed=graph.directed)
+    expected = np.zeros(0) if graph.directed else cohesion(edges)[1]
 
     def newest(folder: Path, num_samples: int) -> dict[str, float]:
         sample = load_sample(folder, num_samples - 1)
         embedded = embed_samples(model, [sample], structure, x, propagated=propagated, device=device)
         hops = predict_edges(edges, embedded, hop=how.hop, device=device)
         scores = score_nodes(edges, hops, trim=how.trim)
-        scores, _ = with_strange(with_closure(scores, edges, hops.mean, far_cut(hops.mean, how.far_share)))
+        far = far_cut(hops.mean, how.far_share)
+        scores, _ = with_strange(with_closure(scores, edges, hops.mean, far, expected))
         return {"ahp_auc": roc_auc(y, scores.ahp), "strange_auc": roc_auc(y, scores.strange)}
 
     return newest

@@ -73,12 +73,12 @@ def scored_world() -> Callable[..., ScoredWorld]:
         var = rng.uniform(0, 0.3, len(pairs)).astype(np.float32)
         x = rng.normal(size=(num_nodes, len(columns))).astype(np.float32)
         edges = edge_index(indptr, indices)
-        scores = nodes.with_closure(
-            nodes.score_nodes(edges, EdgeHops(mean, var), trim=0.0), edges, mean, far_cut(mean, 0.4)
-        )
-        scores, _ = nodes.with_strange(scores)
         distance = 1 - purification.edge_similarity(indptr, indices, x, "cosine")
-        scores = nodes.with_attributes(scores, nodes.attribute_scores(edges, x, distance, 0.4)[0])
+        found, _ = nodes.attribute_scores(edges, x, distance, 0.4)
+        scores = nodes.score_nodes(edges, EdgeHops(mean, var), trim=0.0)
+        scores = nodes.with_closure(scores, edges, mean, far_cut(mean, 0.4), found.expected)
+        scores, _ = nodes.with_strange(scores)
+        scores = nodes.with_attributes(scores, found)
         scores = scores if kinds else replace(scores, places=None)
         ids = [f"node-{i}" for i in range(num_nodes)]
         for node, name in zip(np.argsort(-scores.by(rank_by), kind="stable"), first_ids, strict=False):

@@ -142,7 +142,7 @@ class Slow:
     def group(self, kind: str, node: int) -> tuple[list[int], list[tuple[int, int]], list[tuple[int, int]]]:
         """The neighbours in far triangles, their joined pairs, and those that close the far triangles."""
         row = self.rows[node]
-        num_far = round(math.expm1(row[KINDS[kind]]) * len(self.around[node]))
+        num_far = round(math.expm1(row[KINDS[kind]]) * (len(self.around[node]) + self.expected[node] / 4))
 
         def nearest(pair: tuple[int, int]) -> float:
             u, v = pair

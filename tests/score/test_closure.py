@@ -22,8 +22,9 @@ def far_edges(mean, share):
 
 def far_triangles(edges, mean, share):
     """Far triangles at every node, from its closure."""
-    degree = np.diff(edges.indptr)
-    return np.rint(np.expm1(closure.closure(edges, mean, closure.far_cut(mean, share))) * degree)
+    expected = closure.cohesion(edges)[1]
+    unit = closure.closure_unit(np.diff(edges.indptr), expected)
+    return np.rint(np.expm1(closure.closure(edges, mean, closure.far_cut(mean, share), expected)) * unit)
 
 
 def slow_triangles(indptr, indices, far):
@@ -70,9 +71,10 @@ def test_triangles__of_a_graph_with_hubs_equal_the_sparse_product(monkeypatch, m
         return (marked @ marked * marked).sum(axis=1) / 2
 
     np.testing.assert_array_equal(far_triangles(edges, mean, 0.4), slow(far_edges(mean, 0.4)))
-    every, (found, rate) = slow(np.ones(len(u), bool)), closure.cohesion(edges)
+    every, (found, expected, rate) = slow(np.ones(len(u), bool)), closure.cohesion(edges)
     at_random = np.zeros(graph.num_nodes)
     closure.expect_triangles((0, len(at_random)), graph.indptr, graph.indices, rate.value, 1, at_random)
+    np.testing.assert_array_equal(expected, at_random)
     np.testing.assert_allclose(found[every > 0], (np.log1p(every) - np.log1p(at_random))[every > 0], atol=1e-12)
     assert not found[every == 0].any()
 
@@ -116,17 +118,16 @@ def test_closure__finds_a_clique_of_far_edges(random_csr):
     indptr, indices = matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32)
     u, v = np.nonzero(np.triu(matrix.toarray()))
     hop = np.where(np.isin(u, clique) & np.isin(v, clique), 3.0, 1.0).astype(np.float32)
-    score = closure.closure(edge_index(indptr, indices), hop, closure.far_cut(hop, 0.1))
+    score = closure.closure(edge_index(indptr, indices), hop, closure.far_cut(hop, 0.1), np.zeros(len(indptr) - 1))
     assert set(np.argsort(-score)[: len(clique)]) == set(clique)
 
 
-def test_closure__is_the_logarithm_of_far_triangles_a_neighbour():
+def test_closure__is_the_logarithm_of_far_triangles_per_neighbour_and_four_expected_ones():
     """A triangle whose node 0 has a neighbour more, by a near edge: 1 triangle over 3, 2, 2 and 1 neighbours."""
     edges = edge_index(np.array([0, 3, 5, 7, 8]), np.array([1, 2, 3, 0, 2, 0, 1, 0], np.int32))
     hop = np.array([3, 3, 1, 3], np.float32)
-    np.testing.assert_allclose(
-        closure.closure(edges, hop, closure.far_cut(hop, 0.75)), np.log1p([1 / 3, 1 / 2, 1 / 2, 0])
-    )
+    found = closure.closure(edges, hop, closure.far_cut(hop, 0.75), np.array([0.0, 0.0, 8.0, 8.0]))
+    np.testing.assert_allclose(found, np.log1p([1 / 3, 1 / 2, 1 / 4, 0]))
 
 
 @pytest.mark.parametrize("share", [0.01, 0.35, 1.0])
@@ -158,7 +159,7 @@ def test_cohesion__is_the_logarithm_of_triangles_over_those_expected(random_csr)
         return (joined * shared).sum(axis=1) / 2
 
     raised = rate * np.sqrt(max(1.0, triangles.sum() / expected(rate).sum()))
-    found, found_rate = closure.cohesion(edge_index(indptr, indices))
+    found, _, found_rate = closure.cohesion(edge_index(indptr, indices))
     assert found_rate.value == pytest.approx(raised)
     assert not found_rate.of_squares
     np.testing.assert_allclose(
@@ -179,11 +180,27 @@ def test_cohesion__finds_a_ring_of_mules_and_not_the_merchant():
     pairs = np.unique(np.stack([np.minimum(left, right), np.maximum(left, right)])[:, left != right], axis=1)
     arcs = np.concatenate([pairs, pairs[::-1]], axis=1)
     arcs = arcs[:, np.lexsort(arcs[::-1])]
-    found, _ = closure.cohesion(
+    found, _, _ = closure.cohesion(
         edge_index(np.searchsorted(arcs[0], np.arange(num_nodes + 1)), arcs[1].astype(np.int32))
     )
     assert set(np.argsort(-found)[:20]) >= set(ring)
     assert found[merchant] < np.quantile(found, 0.95)
+
+
+@pytest.mark.parametrize("scale", [13, 15])
+def test_closure__of_edges_that_are_far_by_chance_is_not_largest_at_hubs(scale):
+    """Per neighbour alone the far triangles of the hundred largest nodes are more than those of nearly all others."""
+    graph = rmat(scale, edge_factor=16, num_attributes=1)
+    edges = edge_index(graph.indptr, graph.indices)
+    mean = np.random.default_rng(0).random(edges.num_edges).astype(np.float32)
+    cut, hubs = closure.far_cut(mean, 0.4), np.argsort(-graph.degrees)[:100]
+
+    def share_below(expected):
+        found = closure.closure(edges, mean, cut, expected)
+        return (found < np.median(found[hubs])).mean()
+
+    assert share_below(np.zeros(graph.num_nodes)) > 0.99
+    assert 0.5 < share_below(closure.cohesion(edges)[1]) < 0.9
 
 
 @pytest.mark.parametrize("edges_per_node", [1.0, 1.6, 2.4, 3.0, 4.0])  # 2 to 12 % of the nodes have a triangle

@@ -53,9 +53,10 @@ def scored(num_nodes: int = 80, lonely: int = 5) -> tuple[Graph, nodes.NodeScore
     edges = edge_index(graph.indptr, graph.indices)
     mean, far = (rng.random(edges.num_edges).astype(np.float32) + 1 for _ in range(2))
     scores = nodes.score_nodes(edges, EdgeHops(mean, np.zeros_like(mean)), trim=0.0)
-    scores = nodes.with_closure(scores, edges, mean, far_cut(mean, 0.4))
     assert graph.x is not None
-    return graph, nodes.with_attributes(scores, nodes.attribute_scores(edges, graph.x, far - 1, 0.4)[0])
+    found, _ = nodes.attribute_scores(edges, graph.x, far - 1, 0.4)
+    scores = nodes.with_closure(scores, edges, mean, far_cut(mean, 0.4), found.expected)
+    return graph, nodes.with_attributes(scores, found)
 
 
 @pytest.mark.parametrize("num_nodes", [1, 2, 7, 60])

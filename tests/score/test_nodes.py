@@ -255,7 +255,7 @@ def test_with_closure__adds_two_z_scores_and_keeps_the_rest(random_csr):
     index = edge_index(*random_csr(60, 300, seed=4))
     hops = random_hops(index)
     plain = nodes.score_nodes(index, hops, trim=0.0)
-    scores, _ = nodes.with_strange(nodes.with_closure(plain, index, hops.mean, far_cut(hops.mean, 0.5)))
+    scores, _ = nodes.with_strange(nodes.with_closure(plain, index, hops.mean, far_cut(hops.mean, 0.5), np.ones(60)))
     assert not plain.closure.any()
     assert scores.closure.any()
     expected = sum((part - part.mean()) / part.std() for part in (scores.ahp, scores.closure))
@@ -269,14 +269,13 @@ def test_with_closure__leaves_a_directed_graph_alone(random_csr):
     index = edge_index(*random_csr(30, 100, directed=True), directed=True)
     plain = nodes.score_nodes(index, random_hops(index), trim=0.0)
     mean = random_hops(index).mean
-    assert nodes.with_closure(plain, index, mean, far_cut(mean, 0.5)) is plain
+    assert nodes.with_closure(plain, index, mean, far_cut(mean, 0.5), np.zeros(30)) is plain
     assert np.all(np.diff(nodes.with_strange(plain)[0].strange[np.argsort(plain.ahp)]) >= 0)
 
 
 def test_with_closure__scores_nodes_that_drew_their_neighbours_too(random_csr):
     edges = edge_index(*random_csr(60, 400), max_neighbors=3)
     mean = np.random.default_rng(0).random(edges.num_edges).astype(np.float32)
-    scores = nodes.with_closure(
-        nodes.score_nodes(edges, EdgeHops(mean, mean), trim=0.0), edges, mean, far_cut(mean, 0.4)
-    )
+    plain = nodes.score_nodes(edges, EdgeHops(mean, mean), trim=0.0)
+    scores = nodes.with_closure(plain, edges, mean, far_cut(mean, 0.4), np.zeros(60))
     assert np.count_nonzero(nodes.with_strange(scores)[0].strange == 0) == 1

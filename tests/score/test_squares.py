@@ -102,7 +102,7 @@ def test_cohesion__finds_a_block_of_users_and_shops_and_no_hub(hubs):
     left, right = np.flatnonzero(usual[:3_500])[:8], np.flatnonzero(usual[3_500:])[:8] + 3_500
     block = np.divmod(np.arange(64), 8)
     edges = edges_of(np.r_[users, left[block[0]]], np.r_[shops, right[block[1]]], 5_000)
-    found, rate = counting.cohesion(edges)
+    found, _, rate = counting.cohesion(edges)
     assert rate.of_squares
     assert {*left, *right} <= set(np.argsort(-found)[:50])  # the first 1 %
     assert found[np.diff(edges.indptr) > 1_000].max(initial=0) < np.quantile(found, 0.95)
@@ -121,7 +121,7 @@ def test_cohesion__of_a_clean_graph_flags_no_node(num_edges, hubs):
 def test_cohesion__of_one_kind_is_not_judged_by_the_other(random_csr, caplog):
     sided = edges_of(*random_edges(100, 50, 600, seed=0), 150)
     other = edge_index(*random_csr(100, 600))
-    for edges, rate in ((sided, counting.cohesion(other)[1]), (other, counting.cohesion(sided)[1])):
+    for edges, rate in ((sided, counting.cohesion(other)[2]), (other, counting.cohesion(sided)[2])):
         caplog.clear()
         assert not counting.cohesion(edges, rate)[0].any()
         assert "cohesion tells nothing" in caplog.text

@@ -110,7 +110,7 @@ def test_score__asks_the_device_for_triangles(graph, structure, features, sample
 
     monkeypatch.setattr(closure, "_count_on_device", count)
     found = score(graph, structure, features, samples, tmp_path / "none", device="cpu:0").table()
-    assert asked == [("cpu:0", False), ("cpu:0", True), ("cpu:0", False)]
+    assert asked == [("cpu:0", True), ("cpu:0", False), ("cpu:0", False)]
     for name in ("context_closure", "cohesion", "closure"):
         assert not found[name].to_numpy().any()
     answer[5] = 7
