@@ -167,7 +167,7 @@ HELP = {
     "flags": "What to bear in mind: isolated nodes have no neighbours, sampled ones have more than were looked at.",
     "hop": "Its direct neighbours look several hops away to the model.",
     "closure": "Its neighbours are joined to each other, and all of them look far apart: a group of strangers. Closure "
-    "counts the triangles of such edges, beside neighbours and triangles that a node of its degree has.",
+    "counts the triangles of such edges, over its neighbours and a quarter of the triangles that degrees explain.",
     "context": "Its attributes are unlike those of its neighbours.",
     "context_closure": "Its neighbours are joined to each other, although their attributes have little in common.",
     "attributes": "Its attributes are not what its surroundings lead one to expect.",
