@@ -223,10 +223,10 @@ _LONG_NAMES = {
     "ahp": "average hop prediction (AHP)",
     "iv": "inference variance (IV)",
     "hav": "hops and their uncertainty (HAV)",
-    "closure": "far triangles per neighbour, or per four expected ones (log)",
+    "closure": "far triangles over what the degree explains (log)",
     "strange": "hops and far triangles",
     "context": "distance of attributes to the neighbours'",
-    "context_closure": "triangles of unlike nodes per neighbour, or per four expected ones (log)",
+    "context_closure": "triangles of unlike nodes over what the degree explains (log)",
     "residual": "distance of attributes to what the neighbourhood predicts",
     "cohesion": "triangles, or squares, over those expected (log)",
 }

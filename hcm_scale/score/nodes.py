@@ -106,7 +106,7 @@ class WeighedScores(NodeScores):
 class AttributeScores(NamedTuple):
     """Numbers of every node, (n,) each, that come from attributes and edges, not from predicted hops, and `trust`.
 
-    `expected` are triangles, which far closure needs.
+    `expected` are the triangles that degrees explain (`cohesion`), which the closure of predicted hops needs too.
     """
 
     context: Values
