@@ -77,6 +77,18 @@ def test_files__import_each_other_in_no_circle(folder):
         visit(name, ())
 
 
+def test_kernels__are_compiled_again_after_an_edit_of_all_that_they_import_from_other_rooms():
+    from hcm_scale.base.kernel_cache import kernel_sources
+
+    counted = set(kernel_sources())
+    for name in counted:
+        path = PACKAGE / name
+        rooms = rooms_of(imported_modules(path)) if "base.jit import" in path.read_text() else set()
+        for room in rooms - {Path(name).parts[0], "report"}:  # review/learn.py takes words alone from there
+            of_room = [room + ".py"] if (PACKAGE / f"{room}.py").is_file() else (PACKAGE / room).rglob("*.py")
+            assert {file if isinstance(file, str) else str(file.relative_to(PACKAGE)) for file in of_room} <= counted
+
+
 def test_help__loads_nothing_heavy():
     heavy = {"hydra", "jinja2", "numba", "numpy", "omegaconf", "pyarrow", "scipy", "torch", "tqdm", "yaml"}
     code = f"import hcm_scale, sys; assert not {heavy!r} & sys.modules.keys();"

@@ -3,10 +3,11 @@
 numba writes the files (`base/jit.py`). The folder's name decides when they are out of date:
 
     hcm_scale-VARIANT-DIGEST    VARIANT: hash of the package's path, the Python version and NUMBA_BOUNDSCHECK
-                                DIGEST: hash of all source files of the package and of the versions of numba and numpy
+                                DIGEST: hash of the source files below and of the versions of numba and numpy
 
-An edit anywhere in the package compiles everything again, and no kernel is ever older than its sources. When a folder
-is made, those of the same variant with other digests are removed. It lies in NUMBA_CACHE_DIR where that is set, else in
+An edit compiles everything again, so that no kernel is ever older than its sources, unless it is of a file without
+kernels in a room above all that have some. When a folder is made, those of the same variant with other digests are
+removed. It lies in NUMBA_CACHE_DIR where that is set, else in
 the first of these that can be written: `__pycache__` of the package, the user's cache folder, a temporary folder. One
 that cannot be written serves too if all kernels are there already, as in an image that was built by root.
 
@@ -36,6 +37,19 @@ from hcm_scale.base.threads import num_cores
 
 PACKAGE = Path(__file__).resolve().parents[1]
 _MANY = 60  # kernels compiled: a default run needs about a hundred, other commands a few
+_WITHOUT_KERNELS = (
+    "cli",
+    "config.py",
+    "detector",
+    "posterior",
+    "ranks",
+    "report",
+    "review",
+    "run",
+    "serve",
+    "stages",
+    "sweep",
+)
 _PRECOMPILE = (
     "from hcm_scale.base.signals import end_with_parent; end_with_parent();"
     "from hcm_scale.run.precompile import main; main()"
@@ -126,6 +140,16 @@ def _is_trusted(folder: Path) -> bool:
     return not is_open and found.st_uid in {os.getuid(), 0, PACKAGE.stat().st_uid}
 
 
+def kernel_sources() -> list[str]:
+    """The source files that compiled kernels depend on, by their names in the package."""
+    named = ((path.relative_to(PACKAGE), path) for path in sorted(PACKAGE.rglob("*.py")))
+    return [
+        name.as_posix()
+        for name, path in named
+        if name.parts[0] not in _WITHOUT_KERNELS or b"base.jit import" in path.read_bytes()
+    ]
+
+
 def _digest() -> str:
-    sources = [(path.relative_to(PACKAGE).as_posix(), hash_file(path)) for path in sorted(PACKAGE.rglob("*.py"))]
+    sources = [(name, hash_file(PACKAGE / name)) for name in kernel_sources()]
     return hash_value([sources, [version(name) for name in ("numba", "llvmlite", "numpy")]])[:16]
