@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 
 from hcm_scale.base import remote
 from hcm_scale.ingest.policy import InputError
+from hcm_scale.ingest.read_only_sql import connect, read_only
 from hcm_scale.ingest.table_files import is_hidden
 
 log = logging.getLogger(__name__)
@@ -167,35 +168,37 @@ def _matches(parts: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
 class _Database(NamedTuple):
     """A database opened for reading: its cursor, SQL for the sum of the hashes of rows q, and how to save a query.
 
-    It runs one statement that reads, and no other: a query may stand in a run that somebody sent.
+    `queries` are those that it runs, by option; PostgreSQL's driver and its transaction see to it that they read alone.
     """
 
     cursor: Any
     hashes: str
     save: Callable[[Any, Path, str], None]  # (cursor, path, query), as Parquet
-    check: Callable[[str], None] = lambda query: None  # PostgreSQL's driver and its transaction see to it themselves
+    queries: Mapping[str, str]
 
 
-def queries_stamp(uri: str, queries: Mapping[str, str]) -> list[Any]:
-    """What identifies the present rows of the queries, by option: counts and checksums."""
-    with _connect(uri) as database:
+def queries_stamp(uri: str, queries: Mapping[str, str], base: Path | None = None) -> list[Any]:
+    """What identifies the present rows of the queries, by option: counts and checksums.
+
+    Relative names of files in a query are in the folder `base`, or in today's.
+    """
+    with _connect(uri, queries, base) as database:
 
         def checksum(query: str) -> list[str]:
-            database.check(query)
             database.cursor.execute(f"select count(*), {database.hashes} from ({query}\n) q")
             return [str(value) for value in database.cursor.fetchone()]
 
-        return [_ask(option, query, checksum) for option, query in queries.items()]
+        return [_ask(option, query, checksum) for option, query in database.queries.items()]
 
 
 @contextlib.contextmanager
-def query_tables(out: Path, uri: str, queries: Mapping[str, str]) -> Iterator[list[Path]]:
+def query_tables(out: Path, uri: str, queries: Mapping[str, str], base: Path | None = None) -> Iterator[list[Path]]:
     """Parquet files with the rows of the queries, by option, beside `out`; they go at the end."""
     with _folder_beside(out, "sql") as (folder, shown):
         folder.mkdir()
         paths = {option: folder / f"{option}.parquet" for option in queries}
-        with _connect(uri) as database:
-            for option, query in queries.items():
+        with _connect(uri, queries, base, folder) as database:
+            for option, query in database.queries.items():
                 _ask(option, query, functools.partial(database.save, database.cursor, paths[option]))
         for option, path in paths.items():
             shown[str(path)] = shown[path.name] = f"{option}={_clipped(queries[option])}"
@@ -236,37 +239,45 @@ def _naming_cause() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _connect(uri: str) -> Iterator[_Database]:
-    """A database, opened for reading only."""
+def _connect(uri: str, queries: Mapping[str, str], base: Path | None, out: Path | None = None) -> Iterator[_Database]:
+    """A database, opened for reading only; `out` is the folder that rows are saved in."""
     remote.refuse_secrets("graph.path", uri)
     scheme = uri.partition("://")[0]
     if scheme not in ("duckdb", "postgresql", "postgres"):
         raise ValueError(f"graph.path={uri!r} is no database that can be read; {_LEGAL}")
     with contextlib.ExitStack() as stack:
         try:
+            is_duckdb, checked = scheme == "duckdb", {name: (query, list[Path]()) for name, query in queries.items()}
+            if is_duckdb:
+                read = functools.partial(read_only, base=base)
+                checked = {name: _ask(name, query, read) for name, query in queries.items()}
+            queries = {name: query for name, (query, _) in checked.items()}
+            paths = [*([] if out is None else [out]), *(path for _, named in checked.values() for path in named)]
             with remote.naming_failures("graph.path", uri), _naming_cause():
-                database = _duckdb(uri, stack) if scheme == "duckdb" else _postgres(uri, stack)
+                database = _duckdb(uri, stack, queries, paths) if is_duckdb else _postgres(uri, stack, queries)
         except ImportError as error:
             raise ValueError(f"graph.path={uri} needs the extra sql: pip install 'hcm-scale[sql]' ({error})") from error
         yield database
 
 
-def _duckdb(uri: str, stack: contextlib.ExitStack) -> _Database:
-    import duckdb
+def named_files(uri: str, queries: Mapping[str, str], base: Path | None = None) -> list[Path]:
+    """The files of this machine that queries read, as far as they are there; none of what is no query for DuckDB."""
+    found = [Path(uri.removeprefix("duckdb://"))] if uri.startswith("duckdb://") else []
+    for query in queries.values() if found else ():
+        with contextlib.suppress(ValueError, ImportError):
+            for path in read_only(query, base)[1]:
+                found += path.rglob("*") if path.is_dir() else [path]
+    return [path for path in found if path.is_file()]
 
+
+def _duckdb(uri: str, stack: contextlib.ExitStack, queries: Mapping[str, str], paths: list[Path]) -> _Database:
     named = uri.removeprefix("duckdb://")
     places = [Path(named), Path(named.lstrip("/"))]  # as a URL says it, or as SQLAlchemy does
     path = next((str(place) for place in places if place.is_file()), None)
     if named and path is None:
         raise ValueError(f"there is no file {' or '.join(dict.fromkeys(map(str, places)))}")
-    connection = duckdb.connect(path, read_only=True) if path else duckdb.connect(":memory:")
-
-    def check(query: str) -> None:
-        if [statement.type for statement in connection.extract_statements(query)] != [duckdb.StatementType.SELECT]:
-            raise ValueError("it is not one query that reads, such as select source, target from transfers")
 
     def save(cursor: Any, path: Path, query: str) -> None:
-        check(query)
         quoted = str(path).replace("'", "''")
         found = cursor.query(query)  # not run yet
         kinds = [str(kind) for kind in found.types]
@@ -274,15 +285,15 @@ def _duckdb(uri: str, stack: contextlib.ExitStack) -> _Database:
         casts = [f"::{new}" if new != kind else "" for new, kind in zip(lists, kinds, strict=True)]
         cursor.execute(f"copy ({_with_casts(query, found.columns, casts)}\n) to '{quoted}' (format parquet)")
 
-    return _Database(stack.enter_context(connection), "sum(hash(q)::hugeint)", save, check)
+    return _Database(stack.enter_context(connect(path, paths)), "sum(hash(q)::hugeint)", save, queries)
 
 
-def _postgres(uri: str, stack: contextlib.ExitStack) -> _Database:
+def _postgres(uri: str, stack: contextlib.ExitStack, queries: Mapping[str, str]) -> _Database:
     from adbc_driver_postgresql import dbapi
 
     cursor = stack.enter_context(stack.enter_context(dbapi.connect(uri)).cursor())
     cursor.execute("set transaction isolation level repeatable read read only")
-    return _Database(cursor, "sum(hashtextextended(q::text, 0))", _save_rows)
+    return _Database(cursor, "sum(hashtextextended(q::text, 0))", _save_rows, queries)
 
 
 def _with_casts(query: str, names: Sequence[str], casts: Sequence[str]) -> str:
