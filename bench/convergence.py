@@ -18,6 +18,7 @@ from scipy.stats import spearmanr
 from bench.harness import Table
 from hcm_scale.config import Config, with_options
 from hcm_scale.run import pipeline
+from hcm_scale.run.finished import FinishedRun
 from hcm_scale.stages.convergence import CONVERGED, effective_samples, r_hat, split
 from hcm_scale.synthetic import families
 from hcm_scale.synthetic.inject import inject
@@ -35,7 +36,7 @@ def cases(size: str) -> Iterator[Table]:
         with tempfile.TemporaryDirectory() as folder:
             options = {"posterior.num_samples": num_samples, "seed": seed, "world.device": "cpu"}
             pipeline.run(with_options(Config(run_dir=folder), options), until="score", graph=graph)
-            by_seed.append(pipeline.convergence(Path(folder))[0])
+            by_seed.append(FinishedRun(Path(folder)).chains()[0])
     rows = []
     for name in by_seed[0]:
         every = np.concatenate([found[name] for found in by_seed]).mean(axis=0)

@@ -21,6 +21,7 @@ from bench.harness import Table
 from hcm_scale.config import Config, with_options
 from hcm_scale.graph import Graph
 from hcm_scale.run import pipeline
+from hcm_scale.run.finished import FinishedRun
 from hcm_scale.stages.convergence import CONVERGED, Chains, effective_samples, r_hat
 
 GRAPHS = ("BlogCatalog", "Flickr", "Amazon", "Enron", "inj_cora", "dblp", "Reddit")
@@ -45,7 +46,7 @@ def _chains(graph: Graph, seed: int) -> dict[str, Chains]:
     with tempfile.TemporaryDirectory() as run_dir:
         options = {"seed": seed, "world.device": "cpu"}
         pipeline.run(with_options(Config(run_dir=run_dir), options), until="score", graph=graph)
-        return pipeline.convergence(Path(run_dir))[0]
+        return FinishedRun(Path(run_dir)).chains()[0]
 
 
 def _row(by_seed: list[dict[str, Chains]]) -> dict[str, Any]:

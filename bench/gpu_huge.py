@@ -1,6 +1,6 @@
 """A hundred million nodes on one GPU, at the default settings: from a graph on disk to the report.
 
-A community graph with planted anomalies is made first, by `hcm-scale ingest`; then `hcm-scale run` goes on in a process
+A community graph with planted anomalies is made first (`until=ingest`); then `hcm-scale run` goes on in a process
 of its own, as a user's does. The stages say their seconds; what the process holds of memory is looked at twice a
 second: pages of its own, pages of files that it has mapped, and what the GPU holds. Kernels of the CPU are compiled
 before.
@@ -35,7 +35,7 @@ def tables(num_nodes: int = NUM_NODES, edges_per_node: int = EDGES_PER_NODE) -> 
         words += [f"inject.num_cliques={num_nodes // 1000}", f"inject.num_attribute_anomalies={15 * num_nodes // 1000}"]
         command = [sys.executable, "-m", "hcm_scale"]
         subprocess.run([*command, "warm"], check=True, stdout=subprocess.DEVNULL)
-        subprocess.run([*command, "ingest", "graph=community", *words, "world.device=cuda"], check=True)
+        subprocess.run([*command, "run", "until=ingest", "graph=community", *words, "world.device=cuda"], check=True)
         started = time.perf_counter()
         with subprocess.Popen([*command, "run", "graph=community", *words, "world.device=cuda"]) as running:
             peak = watch(running)

@@ -25,9 +25,10 @@ from bench.apart import run_apart
 from bench.harness import Table, at_least, at_most
 from hcm_scale.cli import commands
 from hcm_scale.config import Config, SyntheticGraph, with_options
+from hcm_scale.edges import new as new_edges
 from hcm_scale.graph import Graph
-from hcm_scale.run import new_edges, pipeline
-from hcm_scale.run.sources import as_trained
+from hcm_scale.run import pipeline
+from hcm_scale.run.finished import as_trained
 
 NUM_NODES = {"smoke": 500, "quick": 100_000, "full": 1_000_000}
 NUM_EDGES = {"smoke": 2_000, "quick": 1_000_000, "full": 1_000_000}

@@ -23,7 +23,7 @@ from hcm_scale.config import Config
 from hcm_scale.graph import Graph
 from hcm_scale.graph.store import SparseRows
 from hcm_scale.run import pipeline
-from hcm_scale.run.sources import as_trained
+from hcm_scale.run.finished import FinishedRun, as_trained
 from hcm_scale.score.metrics import roc_auc
 
 PARTS = 5
@@ -92,7 +92,7 @@ def run(graph: Graph, run_dir: Path) -> None:
 
 def scores(run_dir: Path) -> np.ndarray:
     """The score of every node, in node order."""
-    table = pipeline.read_scores(run_dir).sort_by("node")
+    table = FinishedRun(run_dir).table.sort_by("node")
     return np.asarray(table["score"])
 
 

@@ -23,6 +23,7 @@ from hcm_scale.features import purify
 from hcm_scale.graph import Graph
 from hcm_scale.graph.lookup import first_entries, spread_to_entries
 from hcm_scale.run import pipeline
+from hcm_scale.run.finished import FinishedRun
 from hcm_scale.score.metrics import roc_auc
 from hcm_scale.synthetic import families
 from hcm_scale.synthetic.inject import inject
@@ -93,6 +94,6 @@ def measure(graph: Graph, rule: Rule | None, seed: int, *, short: bool) -> dict[
             config.hops.classes, config.posterior.burn_in_steps, config.posterior.num_samples = 3, 5, 2
         with mock.patch.object(purify, "strengths", rule or purify.strengths):
             pipeline.run(config, until="score", graph=graph if rule else replace(graph, weights=None))
-        table = pipeline.read_scores(Path(config.run_dir)).sort_by("node")
+        table = FinishedRun(Path(config.run_dir)).table.sort_by("node")
     named = {"roc_auc": "score", "roc_auc_of_ahp": "ahp"}
     return {name: roc_auc(graph.y, table[column].to_numpy()) for name, column in named.items()}

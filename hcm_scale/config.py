@@ -529,6 +529,8 @@ def escape_quotes(text: str) -> str:
 
 # From composed or given values to a checked `Config`, and to the config.json of a run.
 
+_MADE = "made"  # in config.json, beside the sections
+
 
 def to_config(composed: Any) -> Config:
     """The checked dataclasses of an OmegaConf configuration that was composed over the schema."""
@@ -622,15 +624,26 @@ def flatten(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
 
 
 def store_options(run_dir: Path, config: Config) -> None:
-    """Writes the config.json of a run, with a hash of its content."""
-    from hcm_scale.base.files import write_sealed
+    """Writes the config.json of a run, with a hash of its content, and where it was made: what relative paths mean."""
+    from hcm_scale.base.files import resolved, write_sealed
 
-    write_sealed(run_dir / "config.json", dataclasses.asdict(config))
+    made = {"in": str(Path.cwd()), "folder": str(resolved(run_dir)), "inode": run_dir.stat().st_ino}
+    write_sealed(run_dir / "config.json", dataclasses.asdict(config) | {_MADE: made})
 
 
 def stored_options(run_dir: Path) -> dict[str, Any]:
     """The config.json of a run by full key; empty if there is none, FolderError if it is damaged."""
+    return dict(flatten({name: value for name, value in _stored(run_dir).items() if name != _MADE}))
+
+
+def made_in(run_dir: Path) -> dict[str, Any]:
+    """Where a run was made: the working folder (`in`), its own `folder`, the `inode` of that; empty if unknown."""
+    made = _stored(run_dir).get(_MADE)
+    return made if isinstance(made, dict) else {}
+
+
+def _stored(run_dir: Path) -> dict[str, Any]:
     from hcm_scale.base.files import read_sealed
 
     path = run_dir / "config.json"
-    return dict(flatten(read_sealed(path, "remove it, and hcm-scale run writes it again"))) if path.exists() else {}
+    return read_sealed(path, "remove it, and hcm-scale run writes it again") if path.exists() else {}

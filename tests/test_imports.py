@@ -16,6 +16,7 @@ LAYERS = (  # from the ground up: a module imports its own folder and the layers
     ("ingest", "synthetic", "features", "hops", "rows", "sampling", "encoders"),
     ("posterior", "score"),
     ("report",),
+    ("edges",),
     ("stages",),
     ("review",),
     ("config",),

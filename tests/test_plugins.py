@@ -366,7 +366,9 @@ def test_run__by_ranks_knows_the_plug_ins_of_packages(installed, tmp_path):
     words = ["graph=community", "graph.num_nodes=400", "model.encoder=graphconv", "score.evidence=[hub_share]"]
     for processes in (1, 2):
         more = [f"run_dir=run{processes}", f"world.processes={processes}", "purify.similarity=overlap"]
-        done = hcm_scale(installed, "score", *words, *as_words(FAST), *more, "world.threads=1", cwd=tmp_path)
+        done = hcm_scale(
+            installed, "run", "until=score", *words, *as_words(FAST), *more, "world.threads=1", cwd=tmp_path
+        )
         assert done.returncode == 0, done.stderr
     tables = [pq.read_table(tmp_path / f"run{processes}/scores/scores.parquet") for processes in (1, 2)]
     assert tables[0].equals(tables[1])

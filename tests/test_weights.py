@@ -15,6 +15,7 @@ from hcm_scale.graph import Graph
 from hcm_scale.graph.lookup import spread_to_entries
 from hcm_scale.posterior.samples import open_samples
 from hcm_scale.run import pipeline
+from hcm_scale.run.finished import FinishedRun
 from hcm_scale.run.stages import recipe_of
 from hcm_scale.sampling.pairs import PairBatch
 from hcm_scale.shards import open_labels
@@ -56,7 +57,7 @@ def runs(graph, tmp_path_factory) -> dict[str, Path]:
 
 
 def by_node(run_dir: Path, name: str) -> list[float]:
-    return pipeline.read_scores(run_dir).sort_by("node")[name].to_pylist()
+    return FinishedRun(run_dir).table.sort_by("node")[name].to_pylist()
 
 
 def test_equal_weights__score_as_none_do_bit_for_bit(runs):

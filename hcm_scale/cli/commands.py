@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import NoReturn
 
 from hcm_scale import __version__
-from hcm_scale.cli.errors import LoggedError
 
 
 class Parser(argparse.ArgumentParser):
@@ -30,17 +29,6 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(f"{message}; {self.format_usage().strip()}")
-
-
-def bench(arguments: list[str]) -> str:
-    """Throughput against peers: `hcm-scale bench THEME`, from a checkout."""
-    try:
-        from bench.__main__ import main as run_benchmark
-    except ImportError as error:
-        raise ValueError(f"bench needs a checkout of the project and its dev extra ({error})") from error
-    if run_benchmark(arguments) != 0:
-        raise LoggedError(RuntimeError("a claim did not hold"))
-    return ""
 
 
 def clean(arguments: list[str]) -> str:
@@ -66,15 +54,15 @@ def clean(arguments: list[str]) -> str:
         raise ValueError(f"{given.folder} is not a folder; clean takes a run, a sweep, or a folder of runs")
     old = [] if given.keep is None else _old_runs(given.folder, given.keep)
     inside = [(why, path) for why, path in _removable(given.folder) if not {*path.parents} & {*old}]
-    found = [(why, path, files.size_of(path)) for why, path in (*(("old run", run) for run in old), *inside)]
-    if not found:
+    removable = [(why, path, files.size_of(path)) for why, path in (*(("old run", run) for run in old), *inside)]
+    if not removable:
         return f"{given.folder}: nothing to remove"
-    lines = [f"{why:<13}{size / 1e6:>12.1f} MB   {path}" for why, path, size in found]
-    total = f"{sum(size for _, _, size in found) / 1e6:,.1f} MB"
+    lines = [f"{why:<13}{size / 1e6:>12.1f} MB   {path}" for why, path, size in removable]
+    total = f"{sum(size for _, _, size in removable) / 1e6:,.1f} MB"
     if not given.yes:
         keep = f" --keep {given.keep}" if given.keep else ""
         return "\n".join([*lines, f"{total}; hcm-scale clean {given.folder}{keep} --yes removes them"])
-    for _, path, _ in found:
+    for _, path, _ in removable:
         _remove(path)
     return "\n".join([*lines, f"removed {total}"])
 
@@ -179,8 +167,8 @@ def doctor(arguments: list[str]) -> str:
     parts["optional"] = []
     for extra, (module, use) in EXTRAS.items():
         has = importlib.util.find_spec(module) is not None
-        how = "" if has else f": pip install 'hcm-scale[{extra}]'"
-        parts["optional"].append(f"{'has' if has else 'no '} {module:<15} for {use}{how}")
+        advice = "" if has else f": pip install 'hcm-scale[{extra}]'"
+        parts["optional"].append(f"{'has' if has else 'no '} {module:<15} for {use}{advice}")
     return "\n".join(f"{'' if i else title:<10}{line}" for title in parts for i, line in enumerate(parts[title]))
 
 
@@ -188,14 +176,14 @@ def _versions() -> list[str]:
     """Versions of the program and of the libraries that every run needs, four a line."""
     import importlib.metadata
 
-    found = []
+    versions = []
     for name in REQUIRED:
         try:
-            found.append(f"{name} {importlib.metadata.version(name)}")
+            versions.append(f"{name} {importlib.metadata.version(name)}")
         except importlib.metadata.PackageNotFoundError:
-            found.append(f"{name} is MISSING: pip install hcm-scale again")
+            versions.append(f"{name} is MISSING: pip install hcm-scale again")
     own = f"hcm-scale {__version__}, Python {platform.python_version()}, {platform.platform()}"
-    return [own, *(", ".join(found[at : at + 4]) for at in range(0, len(found), 4))]
+    return [own, *(", ".join(versions[at : at + 4]) for at in range(0, len(versions), 4))]
 
 
 def _machine() -> list[str]:
@@ -223,12 +211,12 @@ def _gpus() -> list[str]:
         build = "is a CPU build" if torch.version.cuda is None else f"(CUDA {torch.version.cuda}) finds no device"
         hint = "; install torch's CUDA build" if torch.version.cuda is None and shutil.which("nvidia-smi") else ""
         return [f"none: torch {torch.__version__} {build}{hint}"]
-    found = []
+    devices = []
     for index in range(torch.cuda.device_count()):
         free, total = torch.cuda.mem_get_info(index)
-        found.append(f"{torch.cuda.get_device_name(index)}, {free / _GIB:.0f} of {total / _GIB:.0f} GiB free")
+        devices.append(f"{torch.cuda.get_device_name(index)}, {free / _GIB:.0f} of {total / _GIB:.0f} GiB free")
     triton = importlib.util.find_spec("triton") is not None
-    return [*found, "Triton is there" if triton else "Triton is missing: score.precision=bfloat16 will be slower"]
+    return [*devices, "Triton is there" if triton else "Triton is missing: score.precision=bfloat16 will be slower"]
 
 
 _TABLES, _SHEETS, _GRAPHS = (".csv", ".parquet"), (".csv", ".parquet", ".xlsx"), (".graphml", ".gexf")
@@ -249,17 +237,16 @@ def export_run(arguments: list[str]) -> str:
 
         --top K                    the first K nodes
         --flagged                  the flagged nodes; with --top K the first K of them
-        --since OLD                the flagged nodes that OLD, an earlier run, has not flagged
-        --top K --since OLD        those of the first K nodes that are not among the first K of OLD, flagged or not
-        --flagged --top K --since OLD   the first K of the flagged nodes that OLD has not flagged
+        --since OLD                the flagged nodes that OLD, an earlier run, has not flagged; with --top K the first K
         --type T                   any of these among the nodes of type T
-        --alike                    the suspiciously ordinary nodes first, and why; with --top K the first K of them
 
         --edges                    strange edges instead of nodes: the rows of your own edge table, all of its columns,
                                    with rank, p and flag of the edge that each belongs to, the strangest first where
                                    --top K (edges) or --flagged is said, else in the order of the table
         --edges --pairs            one row an edge, the strangest first, with the ids of its ends; so always where the
                                    run was not made from a table or a query
+        --trust-queries            runs the query, or fetches the table, of a run that was not made in this place: it
+                                   does so with your permissions
 
     A run that verdicts have taught (`hcm-scale teach --help`) has the columns taught, taught_rank and verdict too;
     `--taught` sorts by what was taught, so that `--top K` are the first K of that list.
@@ -272,13 +259,12 @@ def export_run(arguments: list[str]) -> str:
     parser.add_argument("file", type=Path, metavar="FILE", help="what to write; its ending chooses the format")
     parser.add_argument("--top", type=int, metavar="K", help="only the first K nodes")
     parser.add_argument("--flagged", action="store_true", help="only nodes that stand out at score.fdr")
-    parser.add_argument("--alike", action="store_true", help="suspiciously ordinary nodes first (column alike_rank)")
-    since = "only flagged nodes that the run OLD has not flagged; with --top K those of the first K not among its own"
-    parser.add_argument("--since", type=Path, metavar="OLD", help=since)
+    parser.add_argument("--since", type=Path, metavar="OLD", help="only flagged nodes that the run OLD has not flagged")
     parser.add_argument("--type", default="", metavar="T", help="only nodes of the type T")
     parser.add_argument("--taught", action="store_true", help="in the order that verdicts have taught")
     parser.add_argument("--edges", action="store_true", help="strange edges: rows of your edge table with their ranks")
     parser.add_argument("--pairs", action="store_true", help="with --edges: one row an edge, not of your table")
+    parser.add_argument("--trust-queries", action="store_true", help="run the query of a run that was not made here")
     parser.add_argument("--raw", action="store_true", help="a .csv for programs: no ' before what looks like a formula")
     given = parser.parse_args(arguments)
     _check_file(given.file, _SHEETS + _GRAPHS)
@@ -286,28 +272,29 @@ def export_run(arguments: list[str]) -> str:
         raise ValueError(f"--raw is for .csv; {given.file} holds text as it is")
     if given.top is not None and given.top < 1:
         raise ValueError(f"--top {given.top} must be at least 1")
-    only_tables = given.flagged or given.since is not None or given.type or given.taught or given.alike
+    only_tables = given.flagged or given.since is not None or given.type or given.taught
     if only_tables and given.file.suffix not in _SHEETS:
         which = f"{given.file} must end in one of {', '.join(_SHEETS)}"
-        raise ValueError(f"--flagged, --since, --type, --taught and --alike are for tables; {which}")
-    if given.alike and (given.flagged or given.since is not None or given.type or given.taught):
-        raise ValueError("--alike is an order of its own: it goes with --top K and with no other choice")
-    if given.pairs and not given.edges:
-        raise ValueError("--pairs goes with --edges: it leaves the rows of your table out")
-    if given.edges and (given.alike or given.since is not None or given.type or given.taught):
+        raise ValueError(f"--flagged, --since, --type and --taught are for tables; {which}")
+    if (given.pairs or given.trust_queries) and not given.edges:
+        raise ValueError("--pairs and --trust-queries go with --edges: they are about the rows of your table")
+    if given.edges and (given.since is not None or given.type or given.taught):
         raise ValueError("--edges goes with --top K, --flagged and --pairs; the other choices are for nodes")
-    from hcm_scale.cli.export import export_edges, export_graph, export_ordinary, export_table
-
     if given.edges:
         _check_file(given.file, _SHEETS)
-        return export_edges(given.run, given.file, given.top, given.flagged, given.pairs, given.raw)
-    if given.alike:
-        return export_ordinary(given.run, given.file, given.top, given.raw)
-    if given.file.suffix in _SHEETS:
-        flagged = given.flagged or (given.since is not None and given.top is None)
-        choice = given.top, flagged, given.since, given.type, given.taught
-        return export_table(given.run, given.file, *choice, raw=given.raw)
-    return export_graph(given.run, given.file, given.top)
+    from hcm_scale.cli.export import export_edges, export_graph, export_table
+    from hcm_scale.run.finished import FinishedRun
+
+    run = FinishedRun(given.run)
+    run.check_output(given.file)
+    if given.edges:
+        options = {"pairs": given.pairs, "raw": given.raw, "trusts_queries": given.trust_queries}
+        return export_edges(run, given.file, given.top, given.flagged, **options)
+    if given.file.suffix not in _SHEETS:
+        return export_graph(run, given.file, given.top)
+    since = None if given.since is None else FinishedRun(given.since)
+    choice = given.top, given.flagged or since is not None, since, given.type, given.taught
+    return export_table(run, given.file, *choice, raw=given.raw)
 
 
 def _check_file(file: Path, endings: tuple[str, ...] = _TABLES) -> None:
@@ -368,10 +355,14 @@ def review_run(arguments: list[str]) -> str:
     for file in filter(None, (given.csv, given.given)):
         _check_file(file)
     from hcm_scale.cli.export import export_verdicts, review_nodes
+    from hcm_scale.run.finished import FinishedRun
 
+    run = FinishedRun(given.run)
+    for file in filter(None, (given.csv, given.given)):
+        run.check_output(file)
     if given.given is not None:
-        return export_verdicts(given.run, given.given)
-    return review_nodes(given.run, given.count, given.csv)
+        return export_verdicts(run, given.given)
+    return review_nodes(run, given.count, given.csv)
 
 
 def teach_run(arguments: list[str]) -> str:
@@ -403,14 +394,16 @@ def teach_run(arguments: list[str]) -> str:
         _check_file(given.out)
     from hcm_scale.cli.export import export_table
     from hcm_scale.review import teach
-    from hcm_scale.run import pipeline
+    from hcm_scale.run.finished import FinishedRun
 
-    run = pipeline.open_run(given.run)
-    told = [] if given.verdicts is None else pipeline.take_verdicts(run, given.verdicts, given.by)
+    run = FinishedRun(given.run)
+    if given.out is not None:
+        run.check_output(given.out)
+    notes = [] if given.verdicts is None else run.import_verdicts(given.verdicts, given.by)
     taught = teach.teach(run, given.worth)
     where = [f"the new list  {taught.folder / teach.FILE}"]
-    where += [] if given.out is None else [export_table(given.run, given.out, None, by_lesson=True)]
-    return "\n".join([*told, teach.taught_text(taught), *where])
+    where += [] if given.out is None else [export_table(run, given.out, None, by_lesson=True)]
+    return "\n".join([*notes, teach.taught_text(taught), *where])
 
 
 def score_edges(arguments: list[str]) -> str:
@@ -440,9 +433,12 @@ def score_edges(arguments: list[str]) -> str:
     ending = ".parquet" if given.table.endswith((".parquet", ".pq")) else ".csv"
     out = given.out or Path(f"{files.slug(Path(given.table).name.split('.')[0])}-scored{ending}")
     _check_file(out)
-    from hcm_scale.run.new_edges import open_new_edges, write_scored
+    from hcm_scale.edges.new import open_new_edges, write_scored
+    from hcm_scale.run.finished import FinishedRun
 
-    edges = open_new_edges(given.run, given.table, given.source_column, given.target_column)
+    run = FinishedRun(given.run)
+    run.check_output(out)
+    edges = open_new_edges(run, given.table, given.source_column, given.target_column)
     num_rows, num_kept = write_scored(edges, out)
     kept = f" ({num_kept:,} of them written before)" if num_kept else ""
     stored = f"embeddings of the run: {edges.folder}, {files.size_of(edges.folder) / 1e6:,.1f} MB"
@@ -453,17 +449,19 @@ def serve_page(arguments: list[str]) -> str:
     """A local page over every node of a finished run: `hcm-scale serve RUN [--port N] [--by NAME]`, until Ctrl-C.
 
     It answers this machine alone, at an address that it prints. Verdicts given on it are added to RUN/verdicts.jsonl.
+    `--trust-queries` runs the query of a run that was not made in this place, to count the rows of strange edges.
     """
     parser = Parser("serve", serve_page.__doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a finished run, such as runs/default")
     parser.add_argument("--port", default="0", metavar="N", help="0, which is the default, is any free one")
     parser.add_argument("--by", metavar="NAME", help="who gives the verdicts; by default the name of the login")
+    parser.add_argument("--trust-queries", action="store_true", help="run the query of a run that was not made here")
     given = parser.parse_args(arguments)
     if not (given.port.isascii() and given.port.isdecimal() and int(given.port) < 1 << 16):
         raise ValueError(f"--port {given.port} is not legal: a whole number from 0, any free one, to 65535")
     from hcm_scale.serve.server import serve
 
-    serve(given.run, int(given.port), given.by)
+    serve(given.run, int(given.port), given.by, given.trust_queries)
     return ""
 
 
@@ -476,7 +474,6 @@ def precompile(arguments: list[str]) -> str:
 
 
 COMMANDS: dict[str, Callable[[list[str]], str]] = {
-    "bench": bench,
     "clean": clean,
     "collect": collect,
     "doctor": doctor,

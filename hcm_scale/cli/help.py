@@ -12,15 +12,17 @@ from hcm_scale.config import Option, conf_dir, describe, option_names, options
 
 STAGES = {
     "demo": "a run of the embedded data set in runs/demo: needs no file, no option and no network",
-    "run": "everything, from the input to the report",
+    "run": "everything, from the input to the report; until=STAGE ends with one of the stages before",
+    "plan": "what a run with the same words would do, keep and take, without doing it",
+    "explain": "why nodes, or edges, are where they are: hcm-scale explain RUN ID ... edge=A,B",
+}
+UNTIL = {  # stages of a run, in their order
     "ingest": "read or make the graph, check it, inject anomalies if asked to",
     "purify": "transform the attributes and drop the least similar edges",
     "label": "hop labels of node pairs, written to Parquet shards",
     "train": "sample the posterior of the hop-count model",
     "score": "score every edge and node under the samples",
     "report": "the ranked list as Parquet, JSON and one HTML page",
-    "plan": "what a run with the same words would do, keep and take, without doing it",
-    "explain": "why nodes, or edges, are where they are: hcm-scale explain RUN ID ... edge=A,B",
 }
 OWN_TABLES = "hcm-scale run edges.csv nodes.csv"
 READING = ("plan", "explain")  # of STAGES: they make nothing
@@ -32,7 +34,7 @@ It ranks the nodes of a graph by how little they fit to where they are, and says
   hcm-scale demo                          the embedded data set: 20,000 nodes with planted anomalies
   hcm-scale run edges.csv nodes.csv       your own tables; runs/edges/report/report.html is the result
   hcm-scale explain runs/edges ID         why one node of that run is where it is
-  hcm-scale review runs/edges             nodes to say bad or good of; hcm-scale teach then ranks by your verdicts
+  hcm-scale review runs/edges             nodes to label, then run hcm-scale teach runs/edges
 
 hcm-scale doctor looks at this machine. hcm-scale --help lists every command and option,
 hcm-scale COMMAND --help tells of one command."""
@@ -69,6 +71,9 @@ def page_of(command: str) -> str:
     else:
         usage, example = f"{flags} [-m]", f"hcm-scale {command} edges.csv nodes.csv purify.ratio=0.1"
         more = "Stages that an earlier run with the same words has finished are not made again; -m is a sweep."
+    if command == "run":
+        usage = f"{usage} [until=STAGE]"
+        more += "\n\nstages, in their order:\n" + "\n".join(f"  {name:<9}{text}" for name, text in UNTIL.items())
     lines = [f"usage: hcm-scale {command} {usage}", "", STAGES[command], ""]
     lines += [
         "FILE: a table of edges, then one of nodes (.csv, .tsv, .parquet; folders or URLs too), or a .mat, .npz, .npy",

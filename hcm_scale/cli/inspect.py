@@ -8,10 +8,10 @@ import numpy as np
 
 from hcm_scale import shards
 from hcm_scale.base import files
-from hcm_scale.config import stored_options
 from hcm_scale.graph import Graph, store
 from hcm_scale.posterior import samples
 from hcm_scale.run import workspace
+from hcm_scale.run.finished import FinishedRun
 from hcm_scale.stages import purify, score
 
 _MAX_COLUMNS = 12  # of a graph, listed
@@ -34,20 +34,20 @@ def inspect(folder: Path, verify: bool) -> str:
 
 def _run(run_dir: Path, verify: bool) -> str:
     """The stages of the last run in a folder: what each cost, and what it counted."""
-    listed = workspace.read_stages(run_dir)
-    if not listed:
+    run = FinishedRun(run_dir)
+    if not run.stages:
         raise ValueError(f"the run in {run_dir} has finished no stage yet; the same hcm-scale run again goes on")
     lines = [f"{'stage':<20}{'seconds':>9}{'peak GiB':>10}{'MB on disk':>12}   facts"]
-    for stage in listed:
+    for stage in run.stages:
         folder = run_dir / stage["name"]
         costs = f"{stage['seconds']:>9.1f}{stage['peak_rss_bytes'] / 2**30:>10.2f}{files.size_of(folder) / 1e6:>12.1f}"
         lines.append(f"{stage['name']:<20}{costs}   {workspace.facts_text(stage['detail'])}")
-    lines += [f"convergence: {text}" for stage in listed if (text := stage["detail"].get("convergence"))]
     if verify:
-        if not stored_options(run_dir):
+        if not run.options:
             raise files.FolderError(f"{run_dir / 'config.json'} is missing; hcm-scale run writes it again")
-        workspace.open_stages(run_dir, *(stage["name"] for stage in listed))
-        lines.append(f"every file of {len(listed)} stages is as it was written")
+        for name in run.keys:
+            run.stage(name)
+        lines.append(f"every file of {len(run.keys)} stages is as it was written")
     return "\n".join(lines)
 
 
@@ -88,20 +88,20 @@ def _labels(folder: Path, verify: bool) -> dict[str, object]:
 
 
 def _samples(folder: Path, verify: bool) -> dict[str, object]:
-    found = samples.open_samples(folder)
+    opened = samples.open_samples(folder)
     if verify:
-        for _ in found:
+        for _ in opened:
             pass
-    return {"samples": len(found), "model": ", ".join(f"{name} {size}" for name, size in found.model.items())}
+    return {"samples": len(opened), "model": ", ".join(f"{name} {size}" for name, size in opened.model.items())}
 
 
 def _scores(folder: Path, verify: bool) -> dict[str, object]:
-    found = score.open_scores(folder)
+    opened = score.open_scores(folder)
     if verify:
         manifest = files.read_manifest(folder, score.KIND, score.FORMAT)
         files.check_folder(folder, manifest["files"], workspace.repair_hint(folder))
-    auc = {} if found.metrics is None else {"ROC-AUC": f"{found.metrics[found.rank_by]['roc_auc']:.3f}"}
-    return {"samples": found.num_samples, "ranked by": found.rank_by, "flagged": found.num_flagged, **auc}
+    auc = {} if opened.metrics is None else {"ROC-AUC": f"{opened.metrics[opened.rank_by]['roc_auc']:.3f}"}
+    return {"samples": opened.num_samples, "ranked by": opened.rank_by, "flagged": opened.num_flagged, **auc}
 
 
 _READERS: dict[str, Callable[[Path, bool], dict[str, object]]] = {

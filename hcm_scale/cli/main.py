@@ -50,7 +50,7 @@ def main(words: list[str] | None = None) -> int:
         _discard_output()
         return 0
     except KeyboardInterrupt as stopped:
-        text = f"stopped by {stopped or 'SIGINT'}; to go on from here: {shlex.join(['hcm-scale', *words])}"
+        text = f"stopped by {str(stopped) or 'SIGINT'}; to go on from here: {shlex.join(['hcm-scale', *words])}"
         return _complain(text, words, "stopped", 128 + getattr(stopped, "signum", 2))
     except errors.USER_ERRORS as error:
         return _complain(f"error: {errors.error_line(error)}", words, "error", errors.status_of(error))
@@ -89,6 +89,9 @@ def _dispatch(words: list[str]) -> None:
         _demo(rest)
     elif command in help.STAGES:
         _run(command, rest)
+    elif command in (*help.UNTIL, "bench"):
+        start = ["python", "-m", "bench"] if command == "bench" else ["hcm-scale", "run", f"until={command}"]
+        raise ValueError(f"{command} is no command any more: {shlex.join([*start, *rest])}")
     else:
         legal = console.legal_names(command, [*help.STAGES, *help.COMMANDS])
         raise ValueError(f"{command!r} is not a command; {legal}")
@@ -193,9 +196,9 @@ def _work(request: "Request", config: Config, is_sweep: bool = False) -> None:
     with raising_out_of_memory(command):
         if command not in help.READING and config.world.memory_gib is None:  # it would take half a GiB beside the run
             kernel_cache.start_precompiling()
-        pipeline, launch = _import_pipeline()
+        pipeline, launch, run = _import_pipeline()
         if command == "explain":
-            _show(pipeline.explain(config, request.nodes, request.edges))
+            _show(run(config.run_dir).explained_text(request.nodes, request.edges))
             return
         if command != "plan":
             pipeline.check_folder(config)
@@ -203,23 +206,24 @@ def _work(request: "Request", config: Config, is_sweep: bool = False) -> None:
         if command == "plan":
             _show(pipeline.plan_text(config))
         else:
-            text = launch.run(config, until="report" if command == "run" else command, swept=is_sweep)
-            _show(pipeline.job_line(config) if is_sweep and text else text)
-            if failed := pipeline.failed_checks(config):
+            text = launch.run(config, until=request.until, swept=is_sweep)
+            _show(run(config.run_dir).line() if is_sweep and text else text)
+            if failed := run(config.run_dir).failed_checks(config.fail_on):
                 raise errors.LoggedError(f"fail_on={', '.join(failed)}", status=3)
 
 
-def _import_pipeline() -> tuple[Any, Any]:
-    """The modules `pipeline` and `launch` with torch and numba, excluded from garbage collection."""
+def _import_pipeline() -> tuple[Any, Any, Any]:
+    """The modules `pipeline` and `launch` and `FinishedRun`, with torch and numba, out of garbage collection."""
     gc.disable()
     os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")  # reads every installed package's entry points
     from hcm_scale.base.parquet import leave_pandas_out
     from hcm_scale.run import launch, pipeline
+    from hcm_scale.run.finished import FinishedRun
 
     leave_pandas_out()
     gc.freeze()
     gc.enable()
-    return pipeline, launch
+    return pipeline, launch, FinishedRun
 
 
 @contextlib.contextmanager

@@ -34,6 +34,7 @@ from yaml import YAMLError
 from hcm_scale import config as schema
 from hcm_scale.base import console, remote
 from hcm_scale.base.files import slug
+from hcm_scale.cli.help import UNTIL
 from hcm_scale.config import Config, GraphConfig, TablesGraph, no_option, options
 from hcm_scale.sweep.search import MULTIRUN, finish_sweep_options, split
 
@@ -59,6 +60,7 @@ class Request:
     nodes: tuple[str, ...] = ()  # to explain
     edges: tuple[str, ...] = ()  # to explain, `A,B` each
     has_files: bool = False  # their columns are guessed unless named
+    until: str = "report"  # the last stage to run
 
 
 def read_words(command: str, words: Sequence[str]) -> Request:
@@ -67,6 +69,7 @@ def read_words(command: str, words: Sequence[str]) -> Request:
         remote.refuse_secrets(*(("graph.path", word) if remote.is_url(word) else (key, value.strip("'\""))))
         if key in ("run_dir", "share_dir", "data_dir"):
             remote.refuse_url(key, value.strip("'\""))
+    until, words = _take_until(words) if command == "run" else ("report", words)
     edges = [word.removeprefix("edge=") for word in words if word.startswith("edge=")] if command == "explain" else []
     words = [word for word in words if not word.startswith("edge=")] if edges else words
     nodes, rest = _take_nodes(words) if command == "explain" else ([], list(words))
@@ -78,7 +81,20 @@ def read_words(command: str, words: Sequence[str]) -> Request:
     _check_keys(rest, is_sweep)
     overrides = [_quote_source(word) if is_sweep else _quote_text(word) for word in finish_sweep_options(rest)]
     _check_syntax(overrides, is_sweep)
-    return Request(command, tuple(rest), tuple(overrides), tuple(nodes), tuple(edges), bool(files))
+    return Request(command, tuple(rest), tuple(overrides), tuple(nodes), tuple(edges), bool(files), until)
+
+
+def _take_until(words: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """The stage that `until=STAGE` names, the last one if none does, and the other words.
+
+    >>> _take_until(["edges.csv", "until=score"])
+    ('score', ['edges.csv'])
+    """
+    named = [word.removeprefix("until=") for word in words if word.startswith("until=")]
+    for name in named:
+        if name not in UNTIL:
+            raise ValueError(f"until={name} is not known; {console.legal_names(name, list(UNTIL))}")
+    return named[-1] if named else "report", [word for word in words if not word.startswith("until=")]
 
 
 def _take_nodes(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -289,7 +305,7 @@ def compose_config(words: Sequence[str], composed: Any = None) -> Config:
     config = schema.to_config(compose("config", list(words)) if composed is None else composed)
     if config.trained is None:
         return config
-    from hcm_scale.run.sources import as_trained
+    from hcm_scale.run.finished import as_trained
 
     store = ConfigStore.instance()
     store.store(name="schema", node=as_trained(Config(trained=config.trained)))

@@ -4,6 +4,7 @@ A fitted detector is its finished run (`Fitted`) and holds no model in memory. `
 beside a manifest of the parameters, without pickles; a copy or pickle of a detector holds the files of such a folder:
 
     folder/  manifest.json  stages.json  config.json  records/  graph/  purified/  ...  scores/
+             trained/    of a detector made by `apply`: as much of the run that was trained as its results need
 
 Stages are copied with their records, so that `load` checks every file against its hash. A folder may come from
 anybody: `load` takes nothing from it that names a place to write to or an address.
@@ -18,37 +19,37 @@ import sys
 import tempfile
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Never, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from numpy.typing import NDArray
 
 from hcm_scale import __version__, plugins
 from hcm_scale.base import console, files
-from hcm_scale.base.npy import FINITE, open_array
 from hcm_scale.config import Config, as_plain, inert_options
 from hcm_scale.detector import inputs
 from hcm_scale.detector.parameters import SECTIONS, Parameters, dotted, with_python_names
-from hcm_scale.detector.results import Fitted, Results, Training
-from hcm_scale.graph import Graph
+from hcm_scale.detector.results import Fitted, Results
 from hcm_scale.ingest.readers import column_encodings
 from hcm_scale.report.groups import FIRST
 from hcm_scale.report.wording import ties_text
 from hcm_scale.review import teach, verdicts
 from hcm_scale.run import pipeline, workspace
+from hcm_scale.run.finished import TRAINED, FinishedRun
 from hcm_scale.score.table import ranked_by
 
 log = logging.getLogger(__name__)
 KIND, FORMAT = "hcm_scale detector", 1
-_TRAINING_SCORES = "training_scores.npy"  # of a detector made by `apply`: the scores of the run that was trained
 _SAVED: dict[str, Any] = {"parameters": dict[str, Any], "fingerprint": str, "columns": dict[str, str]}
-_SAVED |= {"contamination": float | None, "bound": float | None, "taught": bool | None}
+_SAVED |= {"contamination": float | None, "taught": bool | None}
 _NOT_SAVED = ("run_dir", "callback", "verbose")  # parameters that mean nothing in another process
 _MAX_PICKLED, _PICKLED = 1 << 30, "files of the run"  # bytes; the place of the files in a pickled state
+_BY_FIT = "fit(y=...)"  # whose verdicts those given to `fit` are
 _SCRATCH = ".given"  # in the folder of the run: data that were in memory, until the run has its own graph
 
 
@@ -101,7 +102,7 @@ class HCM(Results, Parameters):
     threads : int or None, default None
         Threads; None is all cores.
     run_dir : path or None, default None
-        Folder of the run; a later fit there recomputes only what changed. None is a temporary folder.
+        Folder of the run; a later fit there recomputes only what changed. None is a temporary folder for each fit.
     verbose : int or None, default None
         1 shows progress and log lines on stderr, 0 does not; None does on a terminal and in a notebook.
     callback : callable or None, default None
@@ -161,7 +162,6 @@ class HCM(Results, Parameters):
         self.seed, self.device, self.threads = seed, device, threads
         self.run_dir, self.verbose, self.callback = run_dir, verbose, callback
         self._fitted: Fitted | None = None
-        self._temporary: Path | None = None
         self._check()
 
     @with_python_names()
@@ -211,9 +211,12 @@ class HCM(Results, Parameters):
         named = source_column, target_column, id_column, label_column, node_type_column
         columns = dict(zip(inputs.COLUMNS, named, strict=True))
         self._fitted = self._run(inputs.read_input(data), columns, label=label, node_type=node_type)
+        run = self._fitted.run
+        _take_back(run)
         if is_taught:
-            ids = self.table.take(pa.array(np.argsort(self.table["node"].to_numpy())))["id"]
-            self._fitted = dataclasses.replace(self._fitted, taught=self.teach(inputs.as_verdicts(y, ids)).lesson)
+            ids = run.table.take(pa.array(np.argsort(run.table["node"].to_numpy())))["id"]
+            run.import_verdicts(inputs.as_verdicts(y, ids), _BY_FIT)
+            self._fitted = dataclasses.replace(self._fitted, taught=teach.teach(run))
         return self
 
     def fit_predict(self, data: Any, label: Any = None, **columns: Any) -> NDArray[np.int64]:
@@ -227,12 +230,10 @@ class HCM(Results, Parameters):
         Scores, probabilities and confidences are comparable with those of this one, and with `contamination` so is the
         threshold. `data` is anything that `fit` takes, tables with the same column names.
         """
-        found = self._found()
+        fitted = self._require_fitted()
         other = type(self)(**self.get_params() | {"run_dir": run_dir})
-        made = other._run(inputs.read_input(data), {}, trained=found, node_type=node_type)
-        bound = None if self.contamination is None else found.threshold
-        taught = None if found.taught is None else teach.open_taught(made.folder, made.folder / "scores")
-        other._fitted = dataclasses.replace(made, bound=bound, trained=found.training, taught=taught)
+        made = other._run(inputs.read_input(data), {}, trained=fitted, node_type=node_type)
+        other._fitted = made if fitted.taught is None else dataclasses.replace(made, taught=made.run.taught())
         return other
 
     def _run(
@@ -247,13 +248,15 @@ class HCM(Results, Parameters):
         """Finished run over the input, in the folder of this detector."""
         with self._progress():
             config, columns = self._configure(given, columns, trained)
-            folder = self._folder()
+            keeps = None if self.run_dir else _Temporary()
+            folder = Path(self.run_dir or keeps.path).absolute()  # type: ignore[union-attr]
+            folder.mkdir(parents=True, exist_ok=True)
             config.run_dir = str(folder)
-            graph = labelled = encodings = None
+            graph = labelled = encodings = model = None
             if trained is not None:
-                config.trained = str(trained.folder)
-                if given.tables is not None:
-                    encodings = column_encodings(Graph.open(trained.folder / "graph", verify=False))
+                model = trained.run.trained or trained.run
+                config.trained = str(model.folder)
+                encodings = None if given.tables is None else column_encodings(model.graph)
             try:
                 if given.in_memory or label is not None or node_type is not None:
                     graph = inputs.with_lines(given.read(folder / _SCRATCH, config.graph, encodings), given.lines)
@@ -262,24 +265,23 @@ class HCM(Results, Parameters):
                 pipeline.run(config, until="score", graph=labelled)
             finally:
                 shutil.rmtree(folder / _SCRATCH, ignore_errors=True)
-            ranked = pipeline.read_scores(folder)
-            if ties := ties_text(ranked[ranked_by(ranked)].slice(0, FIRST).to_numpy()):
+            run = FinishedRun(folder, trained=model, keeps=keeps)
+            if ties := ties_text(run.table[ranked_by(run.table)].slice(0, FIRST).to_numpy()):
                 log.info("%s", ties)
-        source = graph or Graph.open(folder / "graph", verify=False)
-        return Fitted(folder, ranked, source.fingerprint, columns, self.contamination)
+        return Fitted(run, (graph or run.graph).fingerprint, columns, self.contamination)
 
     @with_python_names()
     def _scored(self, data: Any) -> Fitted:
         """The fitted run if `data` is None or the graph of the fit, else that of `apply`."""
-        found = self._found()
+        fitted = self._require_fitted()
         if data is None:
-            return found
+            return fitted
         given = inputs.read_input(data)
-        config, _ = self._configure(given, {}, found)
+        config, _ = self._configure(given, {}, fitted)
         with tempfile.TemporaryDirectory(prefix="hcm-scale-") as scratch:
-            if given.read(Path(scratch) / "graph", config.graph, None).fingerprint == found.fingerprint:
-                return found
-        return self.apply(data)._found()
+            if given.read(Path(scratch) / "graph", config.graph, None).fingerprint == fitted.fingerprint:
+                return fitted
+        return self.apply(data)._require_fitted()
 
     def _configure(
         self, given: inputs.Input, columns: Mapping[str, Any], trained: Fitted | None = None
@@ -288,21 +290,9 @@ class HCM(Results, Parameters):
         options = dotted(self.options or {})
         earlier = trained.columns if trained is not None and given.tables is not None else {}
         sources = ({name: options.get(f"graph.{name}") for name in inputs.COLUMNS}, earlier, columns)
-        known = {name: value for named in sources for name, value in named.items() if value is not None}
-        found = inputs.column_options(given, known)
-        return self._make_config(given.section, given.what, found), found
-
-    def _folder(self) -> Path:
-        """Folder of the run: `run_dir`, or a temporary one that is removed with the detector."""
-        folder = Path(self.run_dir or self._temporary_folder()).absolute()
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
-
-    def _temporary_folder(self) -> Path:
-        if self._temporary is None:
-            self._temporary = Path(tempfile.mkdtemp(prefix="hcm-scale-"))
-            weakref.finalize(self, shutil.rmtree, self._temporary, ignore_errors=True)
-        return self._temporary
+        named = {name: value for some in sources for name, value in some.items() if value is not None}
+        guessed = inputs.column_options(given, named)
+        return self._make_config(given.section, given.what, guessed), guessed
 
     @contextlib.contextmanager
     def _progress(self) -> Iterator[None]:
@@ -324,29 +314,23 @@ class HCM(Results, Parameters):
 
     def save(self, folder: Path | str) -> None:
         """Copies the finished run and the parameters to a folder, which is written whole or not at all."""
-        folder, found = Path(folder), self._found()
+        folder, fitted = Path(folder), self._require_fitted()
         _check_writable(folder)
         parameters = {name: self._plain(name) for name in self.get_params() if name not in _NOT_SAVED}
         manifest = {
             "parameters": parameters,
-            "fingerprint": found.fingerprint,
-            "columns": found.columns,
-            "contamination": as_plain(found.contamination),
-            "bound": as_plain(found.bound),
-            "taught": found.taught is not None,
+            "fingerprint": fitted.fingerprint,
+            "columns": fitted.columns,
+            "contamination": as_plain(fitted.contamination),
+            "taught": fitted.taught is not None,
             "version": __version__,
         }
+        run = fitted.run
         with files.replacing_folder(folder) as fresh:
-            workspace.copy_run(found.folder, fresh)
-            for name in (verdicts.FILE, *teach.names_in(found.folder)):
-                source = files.path_inside(found.folder, name)
-                if source.is_file():
-                    (fresh / name).parent.mkdir(exist_ok=True)
-                    shutil.copyfile(source, fresh / name)
-            if found.trained is not None:
-                scores, num_labelled = found.trained
-                np.save(fresh / _TRAINING_SCORES, scores)
-                manifest["trained"] = {"num_odd": num_labelled, "hash": files.hash_file(fresh / _TRAINING_SCORES)}
+            _copy_run(run.folder, fresh)
+            if run.trained is not None:
+                (fresh / TRAINED).mkdir()
+                _copy_run(run.trained.folder, fresh / TRAINED, run.trained.model(run.config.score.views).keys)
             files.write_manifest(fresh, KIND, FORMAT, manifest)
 
     @classmethod
@@ -362,27 +346,29 @@ class HCM(Results, Parameters):
         return detector
 
     @staticmethod
-    def _open_saved(folder: Path) -> tuple[Fitted, dict[str, Any]]:
+    def _open_saved(folder: Path, keeps: Any = None) -> tuple[Fitted, dict[str, Any]]:
         """What `save` wrote, checked: the finished run, and the parameters as they stand there."""
-        manifest = files.read_manifest(folder, KIND, FORMAT)
-        for stage in workspace.read_stages(folder):
-            files.path_inside(folder, stage["name"])  # `save` leaves no links
+        manifest, run = files.read_manifest(folder, KIND, FORMAT), FinishedRun(folder, keeps=keeps)
+        for copied in (run, FinishedRun(files.path_inside(folder, TRAINED))):
+            for name in copied.keys:  # none where there is no such run
+                files.path_inside(copied.folder, name)  # `save` leaves no links
         with files.naming_damage(folder / files.MANIFEST):
             files.check_types(folder / files.MANIFEST, manifest, _SAVED)
             for name in manifest["columns"]:
                 if name not in inputs.COLUMNS:
                     raise ValueError(f"{name!r} is no column of a table")
-            saved = {name: manifest[name] for name in ("fingerprint", "columns", "contamination", "bound")}
-            taught = teach.open_taught(folder, folder / "scores") if manifest.get("taught") else None
-            scores, trained = pipeline.read_scores(folder), _training_scores(folder, manifest)
-            return Fitted(folder, scores, **saved, trained=trained, taught=taught), manifest["parameters"]
+            saved = {name: manifest[name] for name in ("fingerprint", "columns", "contamination")}
+            taught = run.taught() if manifest.get("taught") else None
+            if not run.table.num_rows:
+                raise ValueError("it has no scores")
+            return Fitted(run, **saved, taught=taught), manifest["parameters"]
 
     def __getstate__(self) -> dict[str, Any]:
         """The parameters and, if it is fitted, the files that `save` writes: for copies, joblib and its workers."""
         if self._fitted is None:
             return self.get_params()
-        run = self._fitted.folder
-        num_bytes = sum(files.size_of(run / stage["name"]) for stage in workspace.read_stages(run))
+        run = self._fitted.run
+        num_bytes = sum(files.size_of(run.folder / name) for name in run.keys)
         if num_bytes > _MAX_PICKLED:
             what = f"a fitted HCM of {num_bytes:,} bytes is not copied or pickled, which would hold it in memory"
             raise TypeError(f"{what}: save(folder) writes it and HCM.load(folder) reads it")
@@ -394,12 +380,38 @@ class HCM(Results, Parameters):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**{name: value for name, value in state.items() if name != _PICKLED})  # type: ignore[misc]
-        for name, data in state.get(_PICKLED, {}).items():
-            path = files.path_inside(self._temporary_folder(), name)
+        if _PICKLED not in state:
+            return
+        keeps = _Temporary()
+        for name, data in state[_PICKLED].items():
+            path = files.path_inside(keeps.path, name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
-        if _PICKLED in state:
-            self._fitted, _ = self._open_saved(self._temporary_folder())
+        self._fitted, _ = self._open_saved(keeps.path, keeps)
+
+
+class _Temporary:
+    """A folder that is removed when nobody holds this object any more."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="hcm-scale-"))
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+
+def _take_back(run: FinishedRun) -> None:
+    """Takes back the verdicts that an earlier fit in the same folder was given as `y`: they were of that fit."""
+    given = run.verdicts().table
+    if len(ids := given.filter(pc.equal(given["by"], _BY_FIT))["id"].to_pylist()):
+        verdicts.append(run.folder, ((name, "none") for name in ids), _BY_FIT)
+
+
+def _copy_run(folder: Path, out: Path, names: Collection[str] | None = None) -> None:
+    """Copies the stages of a run, or those of these names, and what people said about its nodes."""
+    workspace.copy_run(folder, out, names)
+    for name in (verdicts.FILE, *teach.names_in(folder)):
+        if (source := files.path_inside(folder, name)).is_file():
+            (out / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(source, out / name)
 
 
 def _check_writable(folder: Path) -> None:
@@ -412,15 +424,6 @@ def _check_writable(folder: Path) -> None:
             files.read_manifest(folder, KIND, FORMAT)
         except files.FolderError as error:
             raise files.FolderError(f"{folder} holds other files, and no saved detector; {legal}") from error
-
-
-def _training_scores(folder: Path, manifest: dict[str, Any]) -> Training | None:
-    if "trained" not in manifest:
-        return None
-    entry, again = manifest["trained"], "save the detector again"
-    files.check_types(folder / files.MANIFEST, entry, {"hash": str, "num_odd": int})
-    files.check_folder(folder, {_TRAINING_SCORES: entry["hash"]}, again)
-    return Training(open_array(folder / _TRAINING_SCORES, np.float64, (None,), again, legal=FINITE), entry["num_odd"])
 
 
 def _check_plugins(folder: Path, parameters: dict[str, Any]) -> None:

@@ -97,10 +97,12 @@ def read_input(data: Any) -> Input:
     if hasattr(first, "tocoo"):
         read = lambda out, section, _: read_sparse(out, first, second, sources.policy_of(section))  # noqa: E731
         return Input("a scipy matrix", MatrixGraph(), read, in_memory=True)
-    if all(isinstance(part, str | Path) or is_table(part) for part in (first, *([] if second is None else [second]))):
+    if all(
+        isinstance(table, str | Path) or is_table(table) for table in (first, *([] if second is None else [second]))
+    ):
         edges, nodes = (
-            as_arrow(part, f"the {what} table") if is_table(part) else part and _existing_path(part)
-            for part, what in ((first, "edge"), (second, "node"))
+            as_arrow(table, f"the {what} table") if is_table(table) else table and _existing_path(table)
+            for table, what in ((first, "edge"), (second, "node"))
         )
         return dataclasses.replace(_tables_input((edges, nodes)), hint=_index_hint(second))
     if isinstance(first, np.ndarray | torch.Tensor):
@@ -115,7 +117,7 @@ def _is_pyg(data: Any) -> bool:
 
 def _as_adjacency(edge_index: Any, x: Any) -> tuple[sparse.coo_array, Any]:
     """(adjacency, attributes) of an edge_index, an array or tensor (2, E), and attributes of nodes; else TypeError."""
-    ends, x = (part.detach().cpu().numpy() if isinstance(part, torch.Tensor) else part for part in (edge_index, x))
+    ends, x = (array.detach().cpu().numpy() if isinstance(array, torch.Tensor) else array for array in (edge_index, x))
     if ends.ndim != 2 or len(ends) != 2 or ends.dtype.kind not in "iu":
         raise TypeError(
             f"an array of {ends.dtype} of shape {ends.shape} is not taken for edges; legal are whole numbers as "
@@ -154,9 +156,9 @@ def _tables_input(tables: tuple[Any, Any], what: str = "tables", section: Tables
 
 def _existing_path(path: str | Path) -> str:
     """Path as text; InputError with similar names if nothing is there."""
-    for part in table_parts("graph.nodes", str(path)):
-        if not (remote.is_url(part) or glob.has_magic(part) or Path(part).exists()):
-            raise InputError(console.missing_file_text(part))
+    for path_of_table in table_parts("graph.nodes", str(path)):
+        if not (remote.is_url(path_of_table) or glob.has_magic(path_of_table) or Path(path_of_table).exists()):
+            raise InputError(console.missing_file_text(path_of_table))
     return str(path)
 
 
@@ -168,24 +170,24 @@ def _index_hint(nodes: Any) -> str:
     return "; its pandas index has no name, so it is no column: nodes.rename_axis('id') makes it one"
 
 
-def column_options(given: Input, known: Mapping[str, str]) -> dict[str, str]:
-    """Columns of the tables by the option that names each: those in `known`, and guesses for the others, logged."""
+def column_options(given: Input, named: Mapping[str, str]) -> dict[str, str]:
+    """Columns of the tables by the option that names each: those in `named`, and guesses for the others, logged."""
     if given.tables is None:
-        for name, value in known.items():
+        for name, value in named.items():
             raise ValueError(f"{name}={value!r} means nothing for {given.what}: it names a column of a table")
         return {}
     if given.what == _NETWORKX:
-        for name in known.keys() - {"label_column", "node_type_column"}:
-            raise ValueError(f"{name}={known[name]!r} means nothing for {_NETWORKX}, which knows its nodes")
-        return dict(known)
+        for name in named.keys() - {"label_column", "node_type_column"}:
+            raise ValueError(f"{name}={named[name]!r} means nothing for {_NETWORKX}, which knows its nodes")
+        return dict(named)
     try:
-        found = guess.guess_columns(given.tables, dict(known), getattr(given.section, "max_bytes", 0))
+        guessed = guess.guess_columns(given.tables, dict(named), getattr(given.section, "max_bytes", 0))
     except InputError as error:
         raise InputError(f"{error}{given.hint}") from error
-    guesses = [f"{name}={value!r}" for name, value in found.items() if name not in known]
+    guesses = [f"{name}={value!r}" for name, value in guessed.items() if name not in named]
     if guesses:
         log.info("guessed from the tables: %s", ", ".join(guesses))
-    return found
+    return guessed
 
 
 def find_label(data: Any, label: Any = None, y: Any = None) -> Any:

@@ -12,10 +12,10 @@ the nodes whose score lies above the threshold that leaves this share above it, 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,14 +26,14 @@ from scipy.special import bdtr, erf
 from hcm_scale.base import files
 from hcm_scale.detector.parameters import FOREIGN_ATTRIBUTES, with_python_names
 from hcm_scale.detector.plots import Plots
+from hcm_scale.edges.new import open_new_edges
 from hcm_scale.ingest.table_files import as_arrow, is_table
 from hcm_scale.posterior.loop import METRICS
 from hcm_scale.posterior.samples import Samples
 from hcm_scale.report import wording
 from hcm_scale.review import teach
 from hcm_scale.review.estimate import Share
-from hcm_scale.run import pipeline
-from hcm_scale.run.new_edges import open_new_edges
+from hcm_scale.run.finished import FinishedRun
 from hcm_scale.score.table import ranked_by
 from hcm_scale.stages.convergence import diagnose
 from hcm_scale.stages.report import read_records
@@ -45,50 +45,32 @@ _TRACE = pa.schema(  # of `posterior.loop.Metrics`
 )
 
 
-class Training(NamedTuple):
-    """Scores of the nodes that a detector was fitted to, and how many of them it labelled."""
-
-    scores: Values
-    num_labelled: int
-
-
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """A finished run: its folder, its ranked table, the fingerprint of its graph, and the columns of its tables."""
+    """A finished run, the fingerprint of its graph, the columns of its tables, and how its nodes are labelled."""
 
-    folder: Path
-    table: pa.Table
+    run: FinishedRun
     fingerprint: str
     columns: dict[str, str]
     contamination: float | None = None
-    bound: float | None = None  # the threshold of the training run, if this one was scored by `apply`
-    trained: Training | None = None  # the scores of that run
     taught: teach.Taught | None = None  # by the verdicts that it was fitted with
 
     def column(self, name: str) -> NDArray[Any]:
         """Column of the table in node order, (n,)."""
-        values = self.table[name].to_numpy()
-        out = np.empty_like(values)
-        out[self.table["node"].to_numpy()] = values
-        return out
+        return teach.in_node_order(self.run.table[name], self.run.table["node"].to_numpy())
 
     @cached_property
     def scores(self) -> Values:
         """The score that ranks the table, (n,), or that the verdicts of the fit have taught; larger is stranger."""
         if self.taught is not None:
             return self.taught.scores
-        return self.column(ranked_by(self.table))
-
-    @cached_property
-    def edges(self) -> pa.Table:
-        """The ranked table of the edges."""
-        return pipeline.open_edges(self.folder).table()
+        return self.column(ranked_by(self.run.table))
 
     @cached_property
     def embedding(self) -> NDArray[np.float32]:
         """The mean over the samples of each encoder, the encoders side by side, (n, encoders x width)."""
-        context, views = pipeline.open_views(self.folder)
-        means = [sum(z.numpy() / len(view.samples) for z, _ in context.embedded(view)) for view in views.values()]
+        views = self.run.views.items()
+        means = [sum(z.numpy() / len(view.samples) for z, _ in self.run.embedded(name)) for name, view in views]
         return np.concatenate(means, axis=1)
 
     @cached_property
@@ -100,22 +82,20 @@ class Fitted:
     @cached_property
     def threshold(self) -> float:
         """The score above which nodes are labelled; without a contamination, above which as many lie as are flagged."""
-        if self.bound is not None:
-            return self.bound
         if self.contamination is not None:
-            return float(np.percentile(self.scores, 100 * (1 - self.contamination)))
+            return float(np.percentile(self.training.scores, 100 * (1 - self.contamination)))
         num_below = len(self.scores) - int(self.labels.sum())
         if num_below == 0:
             return float(np.nextafter(self.scores.min(), -np.inf))
         return float(np.partition(self.scores, num_below - 1)[num_below - 1])
 
     @cached_property
-    def training(self) -> Training:
-        """The scores to compare with: those of the training run, which is this one unless `apply` scored it."""
-        if self.trained is not None:
-            return self.trained
-        share = self.contamination
-        return Training(self.scores, int(self.labels.sum()) if share is None else int(len(self.scores) * share))
+    def training(self) -> "Fitted":
+        """The run that scores are compared with: the one that was trained, which is this one unless `apply` made it."""
+        run = self.run.trained
+        if run is None:
+            return self
+        return replace(self, run=run, taught=None if self.taught is None else run.taught())
 
     def probabilities(self, method: str) -> Values:
         """How likely each node is to be an anomaly, (n,): PyGOD's linear and unify, or p, 1 - p of the table."""
@@ -136,8 +116,9 @@ class Fitted:
         By Perini's method: the number of training scores below a node is a binomial draw, and the node is labelled if
         it exceeds all but `num_labelled` of them.
         """
-        before, num_labelled = self.training
+        before, share = self.training.scores, self.contamination
         num_nodes = len(before)
+        num_labelled = int(self.training.labels.sum()) if share is None else int(num_nodes * share)
         num_below = np.searchsorted(np.sort(before), self.scores, side="right")
         labelled = 1.0 - bdtr(num_nodes - num_labelled, num_nodes, (1 + num_below) / (2 + num_nodes))
         return np.where(self.labels == 1, labelled, 1.0 - labelled)
@@ -186,7 +167,7 @@ class Results:
 
     _fitted: Fitted | None
 
-    def _found(self) -> Fitted:
+    def _require_fitted(self) -> Fitted:
         if self._fitted is None:
             raise NotFitted("fit(data) comes first")
         return self._fitted
@@ -198,27 +179,27 @@ class Results:
     @property
     def table(self) -> pa.Table:
         """One row a node, strangest first; the columns of scores.parquet."""
-        return self._found().table
+        return self._require_fitted().run.table
 
     @property
     def scores(self) -> Values:
         """Score of every node, (n,); larger is stranger."""
-        return self._found().scores
+        return self._require_fitted().scores
 
     @property
     def labels_(self) -> NDArray[np.int64]:
         """1 for nodes that stand out, else 0, (n,)."""
-        return self._found().labels
+        return self._require_fitted().labels
 
     @property
     def threshold_(self) -> float:
         """The score above which nodes are labelled; without a contamination, above which as many lie as are flagged."""
-        return self._found().threshold
+        return self._require_fitted().threshold
 
     @property
     def p_values_(self) -> Values:
         """Probability that a normal node has as much evidence, (n,)."""
-        return self._found().column("p")
+        return self._require_fitted().column("p")
 
     @property
     def ids_(self) -> NDArray[Any]:
@@ -229,7 +210,7 @@ class Results:
     @property
     def columns_(self) -> dict[str, str]:
         """The columns of the tables that were used, named or guessed; empty for other inputs."""
-        return self._found().columns
+        return self._require_fitted().columns
 
     decision_scores_ = scores  # PyOD's name
 
@@ -268,12 +249,12 @@ class Results:
         """
         if return_emb:
             raise ValueError(f"return_emb=True is not legal: {FOREIGN_ATTRIBUTES['emb']}")
-        found = self._scored(data)
+        fitted = self._scored(data)
         parts = [
-            (return_pred, lambda: found.labels),
-            (return_score, lambda: found.scores),
-            (return_prob, lambda: found.probabilities(prob_method)),
-            (return_conf or return_confidence, found.confidences),
+            (return_pred, lambda: fitted.labels),
+            (return_score, lambda: fitted.scores),
+            (return_prob, lambda: fitted.probabilities(prob_method)),
+            (return_conf or return_confidence, fitted.confidences),
         ]
         tensors = tuple(torch.from_numpy(compute()) for wanted, compute in parts if wanted)
         return tensors[0] if len(tensors) == 1 else tensors
@@ -282,10 +263,10 @@ class Results:
         self, data: Any = None, method: str = "linear", return_confidence: bool = False
     ) -> Values | tuple[Values, Values]:
         """Probabilities to be normal and to be an anomaly, (n, 2); `method` is the `prob_method` of `predict`."""
-        found = self._scored(data)
-        anomalous = found.probabilities(method)
+        fitted = self._scored(data)
+        anomalous = fitted.probabilities(method)
         both = np.stack([1.0 - anomalous, anomalous], axis=1)
-        return (both, found.confidences()) if return_confidence else both
+        return (both, fitted.confidences()) if return_confidence else both
 
     def predict_confidence(self, data: Any = None) -> Values:
         """How sure each label is, from 0 to 1, (n,)."""
@@ -297,13 +278,12 @@ class Results:
 
         It is computed when it is first asked for, in about 100 bytes an edge.
         """
-        return self._found().edges
+        return self._require_fitted().run.edges.table()
 
     @property
     def samples_(self) -> dict[str, Samples]:
         """The posterior samples by encoder (`views`): a sequence, each read when asked for, of tensors by name."""
-        _, views = pipeline.open_views(self._found().folder)
-        return {name: view.samples for name, view in views.items()}
+        return {name: view.samples for name, view in self._require_fitted().run.views.items()}
 
     @property
     def trace_(self) -> pa.Table:
@@ -318,12 +298,12 @@ class Results:
     @property
     def embedding_(self) -> NDArray[np.float32]:
         """Embedding of every node, (n, encoders x width): the mean over the samples of each encoder, side by side."""
-        return self._found().embedding
+        return self._require_fitted().embedding
 
     @property
     def convergence_(self) -> dict[str, Any]:
         """Split R-hat and effective samples of predicted hops of edges, by chain; `text` says what they mean here."""
-        return diagnose(pipeline.convergence(self._found().folder)[0]) or {}
+        return diagnose(self._require_fitted().run.chains()[0]) or {}
 
     def to_arviz(self) -> Any:
         """ArviZ's InferenceData (a DataTree from its version 1 on): predicted hops of a thousand edges as `hop`.
@@ -336,7 +316,7 @@ class Results:
             import arviz
         except ImportError as error:
             raise ImportError("to_arviz needs ArviZ: pip install 'hcm-scale[arviz]'") from error
-        chains, *ends = pipeline.convergence(self._found().folder)
+        chains, *ends = self._require_fitted().run.chains()
         ids, shortest = self.ids_, min(map(len, chains.values()))
         names = [f"{ids[u]} - {ids[v]}" for u, v in zip(*ends, strict=True)]
         groups: dict[str, Any] = {"posterior": {"hop": np.stack([chain[-shortest:] for chain in chains.values()])}}
@@ -359,7 +339,7 @@ class Results:
         """
         if not isinstance(table, str | Path):
             table = as_arrow(table, "the table of new edges")
-        return open_new_edges(self._found().folder, table, source_column, target_column).table()
+        return open_new_edges(self._require_fitted().run, table, source_column, target_column).table()
 
     @with_python_names()
     def explain(self, node: Any = None, *, edge: tuple[Any, Any] | None = None) -> Explained:
@@ -370,17 +350,17 @@ class Results:
         if (node is None) == (edge is None):
             raise TypeError("explain takes a node, or edge=(a, b): one of them")
         if edge is not None:
-            found = pipeline.open_edges(self._found().folder)
-            ends = [found.evidence.graph.node_of(str(getattr(end, "item", lambda end=end: end)())) for end in edge]
-            about = found.explain(*ends)
+            edges = self._require_fitted().run.edges
+            ends = [edges.evidence.graph.node_of(str(getattr(end, "item", lambda end=end: end)())) for end in edge]
+            about = edges.explain(*ends)
             return Explained(wording.edge_text(about), about.as_dict())
         node = node.item() if hasattr(node, "item") else node  # of torch and numpy
-        (told,) = pipeline.explanations(self._found().folder, [str(node)])
-        return Explained(wording.explanation_text(told), told.as_dict())
+        (reasons,) = self._require_fitted().run.explain([str(node)])
+        return Explained(wording.explanation_text(reasons), reasons.as_dict())
 
     def review(self, count: int = 20) -> list[dict[str, Any]]:
         """The next nodes worth a verdict: id, an empty verdict, rank, why and by which chance, and the reason."""
-        return teach.next_nodes(pipeline.open_run(self._found().folder), count).to_pylist()
+        return teach.next_nodes(self._require_fitted().run, count).to_pylist()
 
     @with_python_names()
     def teach(self, verdicts: Any = None, *, worth: float = teach.WORTH) -> "TaughtResults":
@@ -390,8 +370,8 @@ class Results:
         Series, a table or its path, or rows of `review` with their verdicts. They are added to those given before.
         `worth` is the share of bad nodes as long as which reading on pays.
         """
-        run = pipeline.open_run(self._found().folder)
-        notes = [] if verdicts is None else pipeline.take_verdicts(run, verdict_table(verdicts))
+        run = self._require_fitted().run
+        notes = [] if verdicts is None else run.import_verdicts(verdict_table(verdicts))
         return TaughtResults(self, teach.teach(run, worth), notes)
 
     def strangest(self, count: int = 10) -> list[dict[str, Any]]:
@@ -406,7 +386,7 @@ class Results:
             raise ImportError("to_pandas needs pandas: pip install 'hcm-scale[frames]'") from error
 
     def _repr_html_(self) -> str | None:
-        return None if self._fitted is None else pipeline.show(self._fitted.folder)
+        return None if self._fitted is None else self._fitted.run.html()
 
     def __sklearn_is_fitted__(self) -> bool:
         return self._fitted is not None
@@ -457,10 +437,10 @@ class TaughtResults:
 
     def explain(self, node: Any) -> Explained:
         """Why a node is where it is, and where the verdicts have put it."""
-        found, place = self.results.explain(node), self.lesson
-        number = found.data["node"]
-        return Explained(f"{found.text}\n\n{place.place_text(number)}", found.data | place.row_of(number))
+        about, lesson = self.results.explain(node), self.lesson
+        number = about.data["node"]
+        return Explained(f"{about.text}\n\n{lesson.place_text(number)}", about.data | lesson.row_of(number))
 
     def estimate(self, first: int) -> Share:
         """The share of bad nodes among the first so many of the taught list, and its 90 % interval."""
-        return teach.estimate(pipeline.open_run(self.lesson.folder.parent), self.decision_scores_, first)
+        return teach.estimate(self.results._require_fitted().run, self.decision_scores_, first)

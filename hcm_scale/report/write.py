@@ -10,7 +10,7 @@ scores. Its style holds within one element, so that it changes nothing else of t
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ from hcm_scale.base.sheets import CsvWriter
 from hcm_scale.graph.store import Graph
 from hcm_scale.report import digest, groups, page, sections
 from hcm_scale.report.card import card, num_rings
-from hcm_scale.report.edges import CountRows, StrangeEdges
 from hcm_scale.report.evidence import Evidence, highest_hop
 from hcm_scale.report.reasons import first_by_kind, ordinary_nodes, ordinary_rows, tell_apart
 from hcm_scale.report.wording import found_text, reasons_of
@@ -49,7 +48,6 @@ _WHOLE_COLUMNS = ("node", "p", "flagged", "evidence", "type", "y", "kind")  # re
 _NUM_NEIGHBORS = 8  # listed per explained node
 _NUM_BY_KIND = 10  # nodes shown of each kind of evidence
 _NUM_ORDINARY = 20
-_NUM_EDGES = 20  # that are shown
 _MAX_GROUP_CARDS = 20  # explained beyond the first nodes: the rest of their groups
 _NUM_CHARTS = 3  # in a notebook
 _FOUND = ("num_flagged", "fdr", "stability")
@@ -77,8 +75,7 @@ def write_report(
     top: int = 10,
     table_rows: int = 20_000,
     csv: bool = False,
-    ranks_edges: bool = True,
-    count_rows: CountRows | None = None,
+    strange_edges: Callable[[Evidence], dict[str, Any] | None] = lambda evidence: None,
 ) -> dict[str, Any]:
     """Writes report.json and report.html into the folder `out` and returns the report.
 
@@ -89,8 +86,7 @@ def write_report(
     may have `columns`, what attributes became by which rule; `notes` are sentences about the run; `drift` is what
     `stages.drift.read_drift` returns, `convergence` what `stages.convergence.diagnose` does; each of `stages` has name,
     seconds, peak_rss_bytes, skipped and detail. `csv`
-    writes the whole table to scores.csv too. Without `ranks_edges` the page says how to ask for strange edges;
-    `count_rows` counts the rows of the user's table on some.
+    writes the whole table to scores.csv too. `strange_edges` makes what the page shows of edges (edges/strange.py).
     """
     file, top = RankedFile(Path(scores)), min(top, graph.num_nodes)
     first = file.slice(0, max(top, table_rows, groups.MOST))
@@ -105,7 +101,7 @@ def write_report(
         "run": dict(run),
         **findings,
         "edges": {"hops": hops, "purified": digest.purification(graph, purified)},
-        "strange_edges": _strange_edges(evidence, ranks_edges, count_rows),
+        "strange_edges": strange_edges(evidence),
         "training": digest.training(records),
         "convergence": None if convergence is None else dict(convergence),
         "labels": None if labels is None else {k: list(labels[k]) for k in ("counts", "stored") if labels.get(k)},
@@ -199,16 +195,6 @@ def _ordinary(graph: Graph, table: pa.Table, y: NDArray[Any] | None) -> dict[str
     found = ordinary_nodes(graph, table, ordinary_rows(table, _NUM_ORDINARY).tolist())
     auc = roc_auc(y, -places) if y is not None and y.any() and not y.all() else None
     return {"nodes": [row | {"id": sections.cut_id(row["id"])} for row in found], "roc_auc": auc}
-
-
-def _strange_edges(evidence: Evidence, ranks: bool, count_rows: CountRows | None) -> dict[str, Any] | None:
-    """The strangest edges, none where they are not ranked; None where nothing tells edges apart."""
-    if evidence.features is None or evidence.graph.num_edges == 0:
-        return None
-    found = StrangeEdges(evidence).shown(_NUM_EDGES, count_rows) if ranks else {"edges": []}
-    for end in (end for edge in found["edges"] for end in edge["ends"]):
-        end["id"] = sections.cut_id(end["id"])
-    return found
 
 
 def _cards(evidence: Evidence, count: int, found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -50,7 +50,8 @@ def draw(
         return []
     count = min(count, len(order))
     good = min(1.0, bad_share / _GOOD_LIST)
-    elsewhere = max(1, round(count * ((1 - good) * _ELSEWHERE + good * _ELSEWHERE_IF_GOOD)))
+    share = (1 - good) * _ELSEWHERE + good * _ELSEWHERE_IF_GOOD
+    elsewhere = max(1, round(count * share)) if count > 1 else 0  # a single node is the head
     num_odd = elsewhere // 2 if len(places) else 0  # so that at least one is left to be drawn at random
     head = order[: count - elsewhere]
     taken = reviewed.copy()

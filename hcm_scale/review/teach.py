@@ -4,7 +4,7 @@
                    lesson.safetensors    what `apply_lesson` needs to rank another graph
                    manifest.json         what was taught, in words, what it rests on, the hash of the scores behind it
 
-`next_nodes` draws nodes for a verdict, `take_in` adds the verdicts of a table, `teach` learns from
+`next_nodes` draws nodes for a verdict, `import_verdicts` adds the verdicts of a table, `teach` learns from
 all that were given and writes the folder, whole or not at all; `carry_over` does so for a run that was scored with
 `trained=`. Nothing in the folders of stages changes. A folder whose scores have been made again since is not read:
 the verdicts are still there, and `teach` makes it again.
@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -35,8 +35,7 @@ from hcm_scale.review.estimate import Estimates, Share
 from hcm_scale.review.learn import Inputs, Lesson, apply_lesson, learn
 from hcm_scale.score import table
 from hcm_scale.score.metrics import ranking
-from hcm_scale.stages.purify import Purified, open_purified
-from hcm_scale.stages.report import edge_hops
+from hcm_scale.stages.purify import Purified
 
 KIND, FORMAT = "hcm_scale taught", 1
 FOLDER, FILE, _LESSON = "taught", "taught.parquet", "lesson.safetensors"
@@ -51,60 +50,57 @@ _TYPES |= dict.fromkeys(("num_bad", "num_good", "num_unsure"), int)
 Values = NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False)
-class Run:
-    """A finished run: its folder, its graph and features, and its ranked table on disk."""
+class Run(Protocol):
+    """What is asked of a finished run (run/finished.py)."""
 
     folder: Path
-    graph: Graph
-    purified: Purified
-    ranked: table.RankedFile
 
-    @staticmethod
-    def open(run_dir: Path, graph: Path, purified: Path, scores: Path) -> "Run":
-        """The run of these folders of stages, which the caller has checked."""
-        ranked, opened = table.RankedFile(scores / table.FILE), Graph.open(graph, verify=False)
-        table.check_ranked(ranked.path, ranked, opened.num_nodes)
-        return Run(run_dir, opened, open_purified(purified, opened), ranked)
-
-    def column(self, name: str) -> NDArray[Any]:
-        """A column in node order, (n,)."""
-        return _in_node_order(self.ranked[name], self.order)
-
-    @cached_property
-    def order(self) -> NDArray[np.int64]:
-        """The nodes by rank, (n,)."""
-        return self.ranked["node"].to_numpy()
-
-    @cached_property
-    def score(self) -> Values:
-        """The label-free score that ranks, (n,)."""
-        return self.column(table.ranked_by(self.ranked))
-
-    def inputs(self) -> Inputs:
-        """What a lesson is learned from, or applied to."""
-        features, names = self.purified.features, self.purified.columns
-        neighbors = self.graph.indptr, self.graph.indices
-        return Inputs(self.score, self.places(), self.graph.degrees, features, names, *neighbors)
-
-    def places(self) -> dict[str, NDArray[Any]]:
-        """Places in node order, (n,), by every kind of evidence; empty where the run has one score alone."""
-        names = {kind: table.kind_rank(kind) for kind in table.kinds_of(self.ranked)}
-        return {kind: self.column(name) for kind, name in names.items() if name in self.ranked.column_names}
+    @property
+    def graph(self) -> Graph: ...
+    @property
+    def purified(self) -> Purified: ...
+    @property
+    def ranked(self) -> table.RankedFile: ...
+    @property
+    def evidence(self) -> Evidence: ...
+    @property
+    def identity(self) -> str: ...
+    @property
+    def order(self) -> NDArray[np.int64]: ...
+    def column(self, name: str) -> NDArray[Any]: ...
+    def taught(self) -> "Taught | None": ...
 
 
-def _in_node_order(column: pa.ChunkedArray, nodes: NDArray[np.int64]) -> NDArray[Any]:
+def _score(run: Run) -> Values:
+    """The label-free score that ranks, (n,)."""
+    return run.column(table.ranked_by(run.ranked))
+
+
+def inputs_of(run: Run) -> Inputs:
+    """What a lesson is learned from, or applied to."""
+    features, names = run.purified.features, run.purified.columns
+    return Inputs(_score(run), _ranks(run), run.graph.degrees, features, names, run.graph.indptr, run.graph.indices)
+
+
+def _ranks(run: Run) -> dict[str, NDArray[Any]]:
+    """Ranks in node order, (n,), by every kind of evidence; empty where the run has one score alone."""
+    names = {kind: table.kind_rank(kind) for kind in table.kinds_of(run.ranked)}
+    return {kind: run.column(name) for kind, name in names.items() if name in run.ranked.column_names}
+
+
+def in_node_order(column: pa.ChunkedArray, nodes: NDArray[np.int64]) -> NDArray[Any]:
+    """A column of a ranked table, whose rows are of these nodes, in node order, (n,)."""
     values = column.to_numpy()
     out = np.empty_like(values)
 
-    def fill(part: slice) -> None:
-        out[nodes[part]] = values[part]
+    def fill(rows: slice) -> None:
+        out[nodes[rows]] = values[rows]
 
     run_in_slices(len(out), fill)
     return out
 
 
-class Given(NamedTuple):
+class LabelledNodes(NamedTuple):
     """Verdicts on nodes of a graph, in the order of the nodes, and what there is to say about the others."""
 
     nodes: NDArray[np.int64]
@@ -112,16 +108,16 @@ class Given(NamedTuple):
     notes: list[str]
 
     @staticmethod
-    def of(run: Run) -> "Given":
+    def of(run: Run) -> "LabelledNodes":
         """The verdicts beside a run that count."""
-        found = verdicts.latest(run.folder)
-        ids = found.table["id"].combine_chunks()
+        given = verdicts.latest(run.folder)
+        ids = given.table["id"].combine_chunks()
         nodes = verdicts.find_nodes(run.graph, ids)
         order = np.argsort(nodes, kind="stable")[np.count_nonzero(nodes < 0) :]
         if len(absent := ids.filter(pa.array(nodes < 0))):
             shown = verdicts.shown_ids(absent)
-            found.notes.append(f"verdicts on {len(absent):,} ids that are not in this graph: {shown}")
-        return Given(nodes[order], found.codes[order], found.notes)
+            given.notes.append(f"verdicts on {len(absent):,} ids that are not in this graph: {shown}")
+        return LabelledNodes(nodes[order], given.codes[order], given.notes)
 
     def by_node(self, num_nodes: int) -> verdicts.Codes:
         """The code of every node's verdict, (n,)."""
@@ -129,7 +125,7 @@ class Given(NamedTuple):
         out[self.nodes] = self.codes
         return out
 
-    def known(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    def labelled(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Nodes known to be bad or good, and whether they are bad."""
         sure = self.codes != verdicts.UNSURE
         return self.nodes[sure], self.codes[sure] == verdicts.BAD
@@ -147,13 +143,13 @@ class Taught:
     def table(self) -> pa.Table:
         """Rows by taught_rank: id, node, taught, taught_rank, verdict; FolderError where it is no such list."""
         path = self.folder / FILE
-        found = table.read_scores(path)
-        table.check_rows(path, found, self.num_nodes, {"node": pa.int64(), **_COLUMNS})
-        ranks, taught = found["taught_rank"].to_numpy(), found["taught"].to_numpy()
+        rows = table.read_scores(path)
+        table.check_rows(path, rows, self.num_nodes, {"node": pa.int64(), **_COLUMNS})
+        ranks, taught = rows["taught_rank"].to_numpy(), rows["taught"].to_numpy()
         is_list = np.array_equal(ranks, np.arange(1, len(ranks) + 1)) and (taught[1:] <= taught[:-1]).all()
         if not is_list or np.isnan(taught).any():
             raise files.FolderError(f"{path} is damaged: its rows are not in the order of taught, a number each")
-        return found
+        return rows
 
     def beside(self, ranked: pa.Table) -> pa.Table:
         """Rows of a ranked table with the columns taught, taught_rank and verdict."""
@@ -170,12 +166,12 @@ class Taught:
     def place_text(self, node: int) -> str:
         """Where verdicts have put a node, in words."""
         row = self.row_of(node)
-        known = f", and its verdict is {row['verdict']}" if row["verdict"] else ""
-        return f"taught rank {row['taught_rank']:,} of {self.num_nodes:,}{known}"
+        given = f", and its verdict is {row['verdict']}" if row["verdict"] else ""
+        return f"taught rank {row['taught_rank']:,} of {self.num_nodes:,}{given}"
 
     def column(self, name: str) -> NDArray[Any]:
         """A column in node order, (n,)."""
-        return _in_node_order(self.table[name], self.table["node"].to_numpy())
+        return in_node_order(self.table[name], self.table["node"].to_numpy())
 
     @cached_property
     def scores(self) -> Values:
@@ -212,16 +208,14 @@ def next_nodes(run: Run, count: int) -> pa.Table:
 
     The same until there are new verdicts.
     """
-    taught, given = open_taught(run.folder, run.ranked.path.parent), Given.of(run)
-    score = run.score if taught is None else taught.scores
+    taught, given = run.taught(), LabelledNodes.of(run)
+    score = _score(run) if taught is None else taught.scores
     reviewed = given.by_node(len(score)) != _NOT_GIVEN
-    _, is_bad = given.known()
-    places, bad_share = list(run.places().values()), float(is_bad.mean()) if len(is_bad) else 0.0
-    drawn = draw(score, places, reviewed, count, len(given.nodes), bad_share)
+    _, is_bad = given.labelled()
+    by_kind, bad_share = list(_ranks(run).values()), float(is_bad.mean()) if len(is_bad) else 0.0
+    drawn = draw(score, by_kind, reviewed, count, len(given.nodes), bad_share)
     nodes = [entry.node for entry in drawn]
     ranks = run.column("rank") if taught is None else taught.column("taught_rank")
-    hops = edge_hops(run.ranked.path.parent, run.graph)
-    evidence = Evidence.of(run.graph, run.purified.graph, run.ranked, *hops, run.purified.features)
     return pa.table(
         {
             "id": pa.array([run.graph.external_id(node) for node in nodes]),
@@ -229,7 +223,7 @@ def next_nodes(run: Run, count: int) -> pa.Table:
             "rank" if taught is None else "taught_rank": ranks[nodes],
             "why": [entry.why for entry in drawn],
             "chance": [entry.chance for entry in drawn],
-            "reason": reasons_of(evidence, nodes),
+            "reason": reasons_of(run.evidence, nodes),
         }
     )
 
@@ -237,25 +231,25 @@ def next_nodes(run: Run, count: int) -> pa.Table:
 # Verdicts of a table.
 
 
-def take_in(run: Run, source: TableSource, by: str | None = None, id_names: Sequence[str] = ()) -> list[str]:
+def import_verdicts(run: Run, source: TableSource, by: str | None = None, id_names: Sequence[str] = ()) -> list[str]:
     """Adds the verdicts of a table that differ from those known; returns what there is to say about them."""
     given, said = verdicts.read_table(source, id_names)
     (ids, number, last), codes = verdicts.last_rows(given["id"]), given["code"].to_numpy()
-    nodes, told = verdicts.find_nodes(run.graph, ids), [said]
+    nodes, lines = verdicts.find_nodes(run.graph, ids), [said]
     if len(ids) and (nodes < 0).all():
         example = run.graph.external_id(0)
         raise InputError(f"{said}; none of these ids is in the graph of {run.folder}, where they look like {example!r}")
     twice = np.isin(np.arange(len(ids)), number[codes != codes[last[number]]])
     for which, what in ((twice, "with two verdicts, of which the later one counts"), (nodes < 0, "not in this graph")):
         named = ids.filter(pa.array(which))
-        told += [f"{len(named):,} ids {what}: {verdicts.shown_ids(named)}"] if len(named) else []
-    before = np.append(Given.of(run).by_node(run.graph.num_nodes), -1)[nodes]
+        lines += [f"{len(named):,} ids {what}: {verdicts.shown_ids(named)}"] if len(named) else []
+    before = np.append(LabelledNodes.of(run).by_node(run.graph.num_nodes), -1)[nodes]
     before[before == _NOT_GIVEN] = verdicts.NONE
     new = pa.table({"id": ids, "code": codes[last]}).filter(pa.array((nodes >= 0) & (before != codes[last])))
-    for part in new.to_batches(1 << 20):
-        words = _WORDS.take(part["code"])
-        verdicts.append(run.folder, zip(part["id"].to_pylist(), words.to_pylist(), strict=True), by)
-    return told
+    for chunk in new.to_batches(1 << 20):
+        words = _WORDS.take(chunk["code"])
+        verdicts.append(run.folder, zip(chunk["id"].to_pylist(), words.to_pylist(), strict=True), by)
+    return lines
 
 
 # The lesson.
@@ -263,12 +257,12 @@ def take_in(run: Run, source: TableSource, by: str | None = None, id_names: Sequ
 
 def teach(run: Run, worth: float = WORTH) -> Taught:
     """What the verdicts beside a run make of its list, written into RUN/taught."""
-    given = Given.of(run)
+    given = LabelledNodes.of(run)
     if not len(given.nodes) and not (run.folder / FOLDER).is_dir():  # which those taken back had made
-        how = f"hcm-scale review {run.folder} --csv FILE writes a list to fill in"
-        raise ValueError(f"{run.folder} has no verdicts on nodes of its graph yet; {how}")
-    nodes, is_bad = known = given.known()
-    lesson = learn(run.inputs(), *known) if len(nodes) else Lesson(run.score, False, [], {})
+        advice = f"hcm-scale review {run.folder} --csv FILE writes a list to fill in"
+        raise ValueError(f"{run.folder} has no verdicts on nodes of its graph yet; {advice}")
+    nodes, is_bad = labelled = given.labelled()
+    lesson = learn(inputs_of(run), *labelled) if len(nodes) else Lesson(_score(run), False, [], {})
     order = ranking(lesson.taught) if lesson.changed else run.order
     facts: dict[str, Any] = {
         "notes": given.notes,
@@ -279,11 +273,11 @@ def teach(run: Run, worth: float = WORTH) -> Taught:
         "num_unsure": len(given.nodes) - len(nodes),
     }
     if not is_bad.all():  # else they may be cases that somebody knew, which tell nothing about the list
-        firsts = [first for first in _FIRSTS if first <= len(run.score)] or [len(run.score)]
-        found = Estimates.of({"after": order, "before": run.order}, *known)
-        facts["shares"] = {name: [*map(list, found.shares(name, firsts))] for name in ("before", "after")}
+        firsts = [first for first in _FIRSTS if first <= len(order)] or [len(order)]
+        estimates = Estimates.of({"after": order, "before": run.order}, *labelled)
+        facts["shares"] = {name: [*map(list, estimates.shares(name, firsts))] for name in ("before", "after")}
         facts["worth"] = worth
-        facts["worth_reading"] = {name: found.worth_reading(name, worth) for name in ("before", "after")}
+        facts["worth_reading"] = {name: estimates.worth_reading(name, worth) for name in ("before", "after")}
     with files.file_lock(run.folder / ".lock", wait=False) as is_free:
         if not is_free:
             raise ValueError(f"{run.folder} is at work: another run or lesson writes to it; the verdicts are kept")
@@ -295,15 +289,15 @@ def estimate(run: Run, score: Values, first: int) -> Share:
     if not 1 <= first <= len(score):
         raise ValueError(f"first={first} is not legal: a whole number from 1 to {len(score):,}, the nodes of the list")
     lists = {"taught": ranking(score), "before": run.order}
-    (found,) = Estimates.of(lists, *Given.of(run).known()).shares("taught", [first])
-    return found
+    (share,) = Estimates.of(lists, *LabelledNodes.of(run).labelled()).shares("taught", [first])
+    return share
 
 
 def _write(
     run: Run,
     taught: Values,
     order: NDArray[np.int64],
-    given: Given,
+    given: LabelledNodes,
     model: Mapping[str, Values],
     facts: Mapping[str, Any],
 ) -> Taught:
@@ -320,44 +314,44 @@ def _write(
     folder = run.folder / FOLDER
     with files.replacing_folder(folder) as fresh:
         table.write_scores(fresh / FILE, [partial(rows, first) for first in range(0, len(order), size)])
-        files.write_bytes(fresh / _LESSON, save({name: np.ascontiguousarray(part) for name, part in model.items()}))
-        body = {"scores": files.hash_once(run.ranked.path), "files": files.hash_folder(fresh), **facts}
+        files.write_bytes(fresh / _LESSON, save({name: np.ascontiguousarray(array) for name, array in model.items()}))
+        body = {"scores": run.identity, "files": files.hash_folder(fresh), **facts}
         files.write_manifest(fresh, KIND, FORMAT, body)
     return Taught(folder, files.read_manifest(folder, KIND, FORMAT), len(order))
 
 
-def carry_over(trained_dir: Path, trained_scores: Path, run: Run) -> list[str]:
+def carry_over(trained: Run, run: Run) -> list[str]:
     """What a run that was scored with `trained=` gets from there, in words: its lesson, and the verdicts on its nodes.
 
     The caller holds the lock of the run. A lesson that was taught here is kept.
     """
-    before = verdicts.latest(trained_dir)
+    trained_dir, before = trained.folder, verdicts.latest(trained.folder)
     ids = before.table["id"].combine_chunks()
     nodes, own = verdicts.find_nodes(run.graph, ids), verdicts.latest(run.folder).table["id"].combine_chunks()
     is_new = pc.invert(pc.is_in(ids, own)).to_numpy(zero_copy_only=False)
     if (new := before.table.filter(pa.array((nodes >= 0) & is_new))).num_rows:
         verdicts.append_known(run.folder, new)
-    told = []
+    lines = []
     if len(back := np.flatnonzero((nodes >= 0) & (before.codes == verdicts.BAD))):
         ranks = run.column("rank")[nodes[back]]
         back = back[np.argsort(ranks)]
         names = verdicts.shown_ids(ids.take(pa.array(back)))
-        told.append(f"known as bad in {trained_dir} and here again, best rank first ({len(back):,}): {names}")
-    lesson = open_taught(trained_dir, trained_scores)
+        lines.append(f"known as bad in {trained_dir} and here again, best rank first ({len(back):,}): {names}")
+    lesson = trained.taught()
     if lesson is None:
         if len(ids):
-            told.append(f"{trained_dir} has verdicts and learned nothing yet: hcm-scale teach {trained_dir} does it")
-        return told
-    here = open_taught(run.folder, run.ranked.path.parent)
+            lines.append(f"{trained_dir} has verdicts and learned nothing yet: hcm-scale teach {trained_dir} does it")
+        return lines
+    here = run.taught()
     if not lesson.facts["changed"] or (here is not None and "taught_by" not in here.facts):
-        return told
+        return lines
     model = files.read_tensors(lesson.folder / _LESSON, lambda data: {name: load(data)[name] for name in _MODEL})
-    given = Given.of(run)
-    taught = apply_lesson(model, run.inputs(), given.nodes[given.codes == verdicts.BAD])
+    given = LabelledNodes.of(run)
+    taught = apply_lesson(model, inputs_of(run), given.nodes[given.codes == verdicts.BAD])
     facts = {name: lesson.facts[name] for name in ("changed", "sentences", "num_bad", "num_good", "num_unsure")}
     _write(run, taught, ranking(taught), given, model, facts | {"taught_by": str(trained_dir)})
-    told.append(f"taught by {_rests_on(facts)} of {trained_dir}: the new order is in {run.folder / FOLDER / FILE}")
-    return told
+    lines.append(f"taught by {_rests_on(facts)} of {trained_dir}: the new order is in {run.folder / FOLDER / FILE}")
+    return lines
 
 
 # In words.
@@ -391,10 +385,10 @@ def taught_text(taught: Taught) -> str:
     return "\n".join(lines)
 
 
-def _share_text(found: Share) -> str:
+def _share_text(share: Share) -> str:
     """A share and its interval.
 
     >>> _share_text(Share(50, 0.2, 0.1, 0.345))
     '20 % (10 to 34)'
     """
-    return f"{100 * found.share:.0f} % ({100 * found.low:.0f} to {100 * found.high:.0f})"
+    return f"{100 * share.share:.0f} % ({100 * share.low:.0f} to {100 * share.high:.0f})"

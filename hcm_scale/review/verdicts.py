@@ -140,7 +140,10 @@ def latest(run_dir: Path) -> Verdicts:
     lines = pa.concat_tables([_SCHEMA.empty_table(), *(_slices(path, notes) if path.is_file() else ())])
     (ids, number, last), codes = last_rows(lines["id"]), pc.index_in(lines["verdict"], pa.array(NAMES)).to_numpy()
     counts = codes[last[number]]
-    if (other := (codes != counts) & (codes != NONE) & (counts != NONE)).any():
+    taken_back = np.full(len(ids), -1)
+    taken_back[number[codes == NONE]] = np.flatnonzero(codes == NONE)
+    other = (codes != counts) & (counts != NONE) & (np.arange(len(codes)) > taken_back[number])
+    if other.any():
         shown = shown_ids(ids.take(pa.array(np.unique(number[other]))))
         notes.append(f"different verdicts on the same node, of which the last one counts: {shown}")
     rows = np.sort(last[codes[last] != NONE])

@@ -1,13 +1,12 @@
 """A run from beginning to end: checks, the folder and its lock, every stage in turn, and the summary.
 
 `run` has the workspace make the stages that `run/stages.py` lists, up to the one asked for; a stage whose key has not
-changed is not made again. With several ranks each calls `run`, and all share the work of most stages. The functions
-after it read a finished run.
+changed is not made again. With several ranks each calls `run`, and all share the work of most stages. What is read from
+a run afterwards stands in `run/finished.py`.
 
 `plan_text`, for `hcm-scale plan`, says what a run would do, a line a stage: whether it is kept, goes on or would be
-made, and its time, memory and disk. Costs follow from the size of the graph, which of files is known once they have
-been ingested; before that the rows of Parquet files are known. Nothing is made, and nothing but the input's hash and
-the ends of Parquet files is read.
+made, the seconds that it took here before, and its memory, once the folders that it reads are there. Nothing is made,
+and nothing but the input's hash is read.
 """
 
 import contextlib
@@ -18,15 +17,13 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numba
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from hcm_scale import __version__
 from hcm_scale import config as schema
@@ -35,56 +32,24 @@ from hcm_scale.base.kernel_cache import is_compiled, start_precompiling
 from hcm_scale.base.memory import Budget, release_unused
 from hcm_scale.base.order import sorting_on
 from hcm_scale.base.threads import kernel_threads, torch_threads
-from hcm_scale.config import Config, SyntheticGraph, flatten, parse_fan_out, store_options, stored_options
+from hcm_scale.config import Config, flatten, parse_fan_out, store_options, stored_options
 from hcm_scale.graph import Graph
-from hcm_scale.ingest.edge_rows import EdgeRows
-from hcm_scale.ingest.policy import InputError
 from hcm_scale.ranks.world import ALONE, World
 from hcm_scale.report import wording
-from hcm_scale.report.edges import StrangeEdges
-from hcm_scale.report.evidence import Evidence
-from hcm_scale.report.explain import Explanation
 from hcm_scale.review import teach, verdicts
 from hcm_scale.run import sources, tracking
-from hcm_scale.run.memory import Size
-from hcm_scale.run.sources import Trained, open_trained, with_trained_options
+from hcm_scale.run.finished import FinishedRun, open_trained, with_trained_options
 from hcm_scale.run.stages import RunContext, num_blocks, stages
 from hcm_scale.run.workspace import (
-    Stage,
     Workspace,
-    facts_text,
     new_stage_list,
-    open_stages,
-    read_stages,
-    record_path,
-    stage_keys,
 )
-from hcm_scale.stages import purify, report, score
-from hcm_scale.stages.convergence import Chains, drawn_edges
-from hcm_scale.stages.edges import View
+from hcm_scale.stages import report
 from hcm_scale.stages.train import check_backend
 
 _THREADS_OF: dict[str, int] = {}  # the process that was the first to use several
 log = logging.getLogger(__name__)
-_SECONDS = {  # on two cores: of any graph, and for a million edges more; measured at 770,000 edges
-    "graph": (0.1, 0.5),
-    "purified": (0.1, 0.4),
-    "labels": (0.5, 1.0),
-    "propagated": (0.05, 0.1),
-    "train": (2.0, 0.8),
-    "scores": (0.3, 7.5),
-    "report": (1.0, 1.0),
-    "drift": (0.1, 0.2),
-}
-_SCORE_BYTES = 90  # of a row of scores.parquet, about
 _COMPILER_BYTES = 200 << 20  # of a first run, whose kernels are not compiled yet
-_CHECKED = {  # by name in `fail_on`: the stage that says it, the fact, and why there may be none
-    "drift": ("drift", "num_moved", "a run without trained= has nothing to be compared with"),
-    "missing-column": ("graph", "missing_columns", "only tables that are read for trained= can lack its columns"),
-    "stability": ("scores", "stability", "this run has no scores of two encoders to compare"),
-    "flagged": ("scores", "num_flagged", "this run has no scores"),
-}
-_REVIEWED = ("graph", "purified", "scores")  # stages behind a verdict
 
 
 def run(config: Config, until: str = "report", graph: Graph | None = None, world: World = ALONE) -> str:
@@ -135,9 +100,10 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
         _send_results(config, workspace)
         records = [asdict(record) for record in workspace.records]
         tracking.publish(config, run_dir, records, seconds)
-        text = report.summary(run_dir, workspace.folders, records, seconds, _carry_over(config, workspace, trained))
+        run = FinishedRun(run_dir)
+        text = report.summary(run_dir, workspace.folders, records, seconds, _carry_over(run))
         log.info("finished in %.1f s", seconds, extra=_finished_event(run_dir, records, seconds))
-        failed_checks(config, logs=True)
+        run.failed_checks(config.fail_on, logs=True)
         return text
 
 
@@ -215,29 +181,11 @@ def device_of(world: schema.WorldConfig) -> str:
 def _finished_event(run_dir: Path, stages: Sequence[Mapping[str, Any]], seconds: float) -> dict[str, Any]:
     """The fields of the last line of a run; null for what its stages do not say."""
     facts = {name: value for stage in stages for name, value in stage["detail"].items()} | stages[0]["detail"]
-    told = ("nodes", "edges", "num_flagged", "fdr", "stability", "roc_auc", "num_moved", "missing_columns")
+    names = ("nodes", "edges", "num_flagged", "fdr", "stability", "roc_auc", "num_moved", "missing_columns")
     peak = max(stage["peak_rss_bytes"] for stage in stages)
     made = sum(not stage["skipped"] for stage in stages)
     costs = {"seconds": seconds, "peak_bytes": peak, "num_made": made, "num_kept": len(stages) - made}
-    return console.event("run_finished", run_dir=str(run_dir), **costs, **{name: facts.get(name) for name in told})
-
-
-def failed_checks(config: Config, *, logs: bool = False) -> list[str]:
-    """What `fail_on` names and holds, by what the finished run in `config.run_dir` recorded; `logs` what is found."""
-    checks, failed = schema.parse_fail_on(config.fail_on), []
-    facts = {stage["name"]: stage["detail"] for stage in read_stages(Path(config.run_dir))} if checks else {}
-    for check, (name, sign, bound) in checks.items():
-        stage, key, lacks = _CHECKED[name]
-        value = facts.get(stage, {}).get(key)
-        if value is None and logs:
-            log.warning("fail_on=%s has no effect: %s", check, lacks, extra=console.event("check_skipped", check=check))
-        if value is None or not (value < bound if sign == "<" else value > bound if sign else value):
-            continue
-        failed.append(check)
-        if logs:
-            extra = console.event("check_failed", check=check, value=value, status=3)
-            log.error("error: fail_on=%s: %s", check, facts[stage].get("line") or f"{key} is {value}", extra=extra)
-    return failed
+    return console.event("run_finished", run_dir=str(run_dir), **costs, **{name: facts.get(name) for name in names})
 
 
 def _send_results(config: Config, workspace: Workspace) -> None:
@@ -251,19 +199,17 @@ def _send_results(config: Config, workspace: Workspace) -> None:
         log.info("copied %s to %s", ", ".join(names), target, extra=console.event("copied", files=names, to=target))
 
 
-def _carry_over(config: Config, workspace: Workspace, trained: Trained | None) -> list[str]:
+def _carry_over(run: FinishedRun) -> list[str]:
     """What the verdicts of the trained run mean for this one, in words; its lesson is written beside the scores."""
-    where = Path(config.trained or "")
-    if trained is None or "scores" not in workspace.folders or not (where / verdicts.FILE).is_file():
+    if run.trained is None or "scores" not in run.keys or not (run.trained.folder / verdicts.FILE).is_file():
         return []
-    run = teach.Run.open(workspace.run_dir, *(workspace.folders[name] for name in _REVIEWED))
     try:
-        told = teach.carry_over(where, trained.folders["scores"], run)
+        lines = teach.carry_over(run.trained, run)
     except ValueError as error:  # the scores are made, and stay
-        told = [f"what was said about nodes of {where} is left out: {error}"]
-    for line in told:
+        lines = [f"what was said about nodes of {run.trained.folder} is left out: {error}"]
+    for line in lines:
         log.info("%s", line)
-    return told
+    return lines
 
 
 def _warn_too_late(config: Config, workspace: Workspace) -> None:
@@ -288,121 +234,6 @@ def check_folder(config: Config) -> None:
         sources.check_same_input(config.graph, Path(config.run_dir))
 
 
-def explain(config: Config, nodes: Sequence[str], edges: Sequence[str] = ()) -> str:
-    """Why these nodes and edges, `A,B`, of the finished run in `config.run_dir` are where they are, as text."""
-    if not nodes and not edges:
-        raise ValueError("node is missing: hcm-scale explain RUN ID, or node=ID, with an id of the graph; or edge=A,B")
-    run_dir, texts = Path(config.run_dir), []
-    if nodes:
-        found, (scores,) = explanations(run_dir, nodes), open_stages(run_dir, "scores")
-        taught = teach.open_taught(run_dir, scores)
-        ends = ["" if taught is None else f"\n\n{taught.place_text(each.node)}" for each in found]
-        texts += [wording.explanation_text(each) + end for each, end in zip(found, ends, strict=True)]
-    if edges:
-        ranked = open_edges(run_dir)
-        texts += [wording.edge_text(ranked.explain(*ranked.ends_of(edge))) for edge in edges]
-    return "\n\n\n".join(texts)
-
-
-def explanations(run_dir: Path, nodes: Sequence[str]) -> list[Explanation]:
-    """Why the nodes of these ids in the finished run in `run_dir` are where they are, in numbers."""
-    folder, purified, scores = open_stages(run_dir, "graph", "purified", "scores")
-    graph = Graph.open(folder, verify=False)
-    made = purify.open_purified(purified, graph)
-    return report.explain(graph, made.graph, scores, nodes, made.features)
-
-
-def open_edges(run_dir: Path) -> StrangeEdges:
-    """The edges of the finished run in `run_dir`, by how strange they are; computed as they are asked for."""
-    folder, purified, scores = open_stages(run_dir, "graph", "purified", "scores")
-    graph = Graph.open(folder, verify=False)
-    made = purify.open_purified(purified, graph)
-    ranked = report.read_ranked(scores, graph)
-    return StrangeEdges(Evidence.of(graph, made.graph, ranked, *report.edge_hops(scores, graph), made.features))
-
-
-def open_views(run_dir: Path) -> tuple[RunContext, dict[str, View]]:
-    """The encoders of the finished run in `run_dir` by name, with their samples, and what they are read by."""
-    stored = {name: value for name, value in stored_options(run_dir).items() if not name.startswith("graph.")}
-    with files.naming_damage(run_dir / "config.json"):
-        config = schema.with_options(Config(), stored)
-    context = RunContext(config, Workspace(run_dir), "cpu", trained=open_trained(config))
-    views, listed = config.score.views, stage_keys(run_dir)
-    names = ["graph", "purified", *(name for view in views if (name := f"propagated-{view}") in listed)]
-    names += [f"train-{view}" for view in views if context.trained is None]
-    context.workspace.folders.update(zip(names, open_stages(run_dir, *names), strict=True))
-    return context, {name: context.view(name) for name in views}
-
-
-def convergence(run_dir: Path) -> tuple[dict[str, Chains], NDArray[np.int64], NDArray[np.int64]]:
-    """Predicted hops of some edges under each sample of each encoder of the finished run, and the ends of the edges."""
-    context, views = open_views(run_dir)
-    return context.chains(views), *drawn_edges(context.graph())
-
-
-@contextlib.contextmanager
-def edge_table(
-    run_dir: Path, found: StrangeEdges, chosen: NDArray[np.int64] | None, *, pairs: bool = False
-) -> Iterator[EdgeRows | None]:
-    """The edge table that the run was made from, to read the rows of some edges; None where there is none, or `pairs`.
-
-    InputError where the table is no longer what it was.
-    """
-    stored = schema.stored_options(run_dir)
-    kinds = {"tables": schema.TablesGraph, "sql": schema.SqlGraph, "reader": schema.ReaderGraph}
-    source = str(stored.pop("graph.source", ""))
-    if pairs or source not in kinds or not stored.get("graph.path"):
-        yield None
-        return
-    with files.naming_damage(run_dir / "config.json"):
-        config = schema.with_options(Config(graph=kinds[source]()), stored)
-    graph: Any = config.graph
-    context = RunContext(config, Workspace(run_dir), "cpu", trained=open_trained(config))
-    key = stage_keys(run_dir)["graph"]
-    if next(stages(replace(context, given=found.evidence.graph))).key({}) == key:  # from Python, with labels beside
-        yield None
-        return
-    sources.check_exists(graph, config.data_dir)
-    if next(stages(context)).key({}) != key:
-        options = ("edges" if source == "sql" else "path"), "nodes"
-        named = " or ".join(f"graph.{name}={value}" for name in options if (value := getattr(graph, name)))
-        advice = "run it again, or export without the rows of the table: --pairs"
-        raise InputError(f"{named} has changed since the run in {run_dir}, or is not there; {advice}")
-    with sources.edge_rows(graph, run_dir / "graph", found, chosen) as rows:
-        yield rows
-
-
-def open_run(run_dir: Path) -> teach.Run:
-    """The finished run in `run_dir`, to be reviewed and taught."""
-    return teach.Run.open(run_dir, *open_stages(run_dir, *_REVIEWED))
-
-
-def take_verdicts(run: teach.Run, source: Any, by: str | None = None) -> list[str]:
-    """Adds the verdicts of a table, whose ids may stand in a column named as in the run's own tables."""
-    stored = stored_options(run.folder)
-    names = [str(stored[key]) for key in ("graph.id_column", "graph.source_column") if stored.get(key)]
-    return teach.take_in(run, source, by, names)
-
-
-def show(run_dir: Path, count: int = 10) -> str:
-    """The finished run in `run_dir` as a piece of HTML, with the first `count` nodes."""
-    graph, scores = open_stages(run_dir, "graph", "scores")
-    return report.show(Graph.open(graph, verify=False), scores, count)
-
-
-def read_scores(run_dir: Path) -> Any:
-    (scores,) = open_stages(run_dir, "scores")
-    return score.open_scores(scores).table()
-
-
-def job_line(config: Config) -> str:
-    """The finished run in `config.run_dir` on one line, for a sweep: its folder, its seconds and what it found."""
-    listed = read_stages(Path(config.run_dir))
-    facts = next((stage for stage in listed if stage["name"] == "scores"), listed[-1])["detail"]
-    seconds = sum(stage["seconds"] for stage in listed if not stage["skipped"])
-    return f"{config.run_dir}   {seconds:.1f} s   {facts_text(facts)}"
-
-
 # What a run would do.
 
 
@@ -417,81 +248,19 @@ def _plan(config: Config, device: str) -> str:
     run_dir, share = Path(config.run_dir), Path(config.share_dir) if config.share_dir else None
     workspace = Workspace(run_dir, share)
     context = RunContext(config, workspace, device, trained=open_trained(config))
-    before = {stage["name"]: stage for stage in read_stages(run_dir)}
-    (size, note), lines, total = _made_size(config), [], 0.0
+    before, lines = {stage["name"]: stage["seconds"] for stage in FinishedRun(run_dir).stages}, []
     for stage in stages(context):
-        state, record = workspace.look(stage)
-        if stage.name == "graph" and state == "kept":
-            with files.naming_damage(record_path(workspace.folders["graph"])):
-                facts = (record["detail"][name] for name in ("nodes", "edges", "attributes"))
-                nodes, edges, attributes = (files.typed(fact, int) for fact in facts)
-            size = Size(nodes, edges, 2 * edges, attributes, nodes * attributes)
-        seconds = 0.0 if state == "kept" else _seconds(stage.name, before, size)
-        total += seconds or 0.0
-        lines.append(_line(stage, state, seconds, size, config))
-    if size is not None:
-        lines.append(f"{'in all':<32}{total:>7.0f} s")
+        state, _ = workspace.look(stage)
+        seconds, memory = before.get(stage.name), None  # what it took here before; bytes of the fastest way to make it
+        with contextlib.suppress(KeyError, OSError, ValueError):  # a folder that it reads is not there
+            memory = stage.needs()[0].held if stage.needs is not None else None
+        costs = "?" if seconds is None else f"{seconds:.0f} s", "-" if memory is None else wording.bytes_text(memory)
+        cells = "" if state == "kept" else "".join(f"{cell:>12}" for cell in costs)
+        lines.append(f"{stage.name:<22}{state:<10}{cells}".rstrip())
     if differing := changed(run_dir, config):
         lines.append(f"since the last run here: {', '.join(differing)}")
-    if note and not lines[0].endswith("kept"):
-        lines.append(note)
-    head = f"{'stage':<22}{'':<10}{'about':>9}{'memory':>12}{'disk':>12}"
+    head = f"{'stage':<22}{'':<10}{'before':>12}{'memory':>12}"
     return "\n".join([f"run_dir={run_dir}, {device}", head, *lines])
-
-
-def _line(stage: Stage, state: str, seconds: float | None, size: Size | None, config: Config) -> str:
-    if state == "kept":
-        return f"{stage.name:<22}kept"
-    memory: int | None = None  # bytes that the fastest way to make it holds
-    with contextlib.suppress(KeyError, OSError, ValueError):  # a folder that it reads is not there
-        memory = stage.needs()[0].held if stage.needs is not None else None
-    disk = None if size is None else disk_bytes(stage.name, size, config)
-    sizes = ("-" if size is None else wording.bytes_text(size) for size in (memory, disk))
-    cells = "".join(f"{cell:>12}" for cell in sizes)
-    return f"{stage.name:<22}{state:<10}{'?' if seconds is None else f'{seconds:.0f} s':>9}{cells}"
-
-
-def _seconds(name: str, before: Mapping[str, Any], size: Size | None) -> float | None:
-    """Seconds that the stage took here before, else by the size of the graph; None if that is unknown."""
-    if name in before:
-        return float(before[name]["seconds"])
-    if size is None:
-        return None
-    fixed, more = next(costs for start, costs in _SECONDS.items() if name.startswith(start))
-    return fixed + more * size.num_edges / 1e6
-
-
-def disk_bytes(name: str, size: Size, config: Config) -> int | None:
-    """Bytes that a stage leaves on disk, about; None for those that leave little."""
-    n, m, features = size.num_nodes, size.num_edges, 4 * size.num_nodes * size.num_attributes
-    if name == "graph":
-        return 8 * n + 8 * m + size.value_bytes * n * size.num_attributes
-    if name == "purified":
-        return m // 4 + 4 * n * (config.attributes.pca or 0)  # other features are made again when they are needed
-    if name.startswith("propagated"):
-        return features
-    if name.startswith("scores"):
-        return 4 * m + _SCORE_BYTES * n
-    if name == "labels":
-        sources = min(n, config.hops.num_sources or n)
-        return 4 * sources * min(n, config.hops.classes * (config.hops.pairs_per_class or n))
-    return None
-
-
-def _made_size(config: Config) -> tuple[Size | None, str]:
-    """The size of a graph that is not read yet, None where nothing tells it; and what is to be said of it."""
-    graph = config.graph
-    if isinstance(graph, SyntheticGraph):
-        return Size.of_source(graph), ""
-    if graph.source == "default":
-        return Size.made(20_000, 8, 20), ""
-    if type(graph) is schema.TablesGraph and (edges := sources.parquet_size("graph.path", graph.path)):
-        nodes = sources.parquet_size("graph.nodes", graph.nodes)
-        num_nodes, num_columns = nodes or (edges[0], 2)
-        size = Size.made(num_nodes, 1, max(1, num_columns - 1))._replace(num_edges=edges[0])
-        known = "" if nodes else "; nodes are not known, and taken to be as many"
-        return size, f"sizes by {edges[0]:,} rows of edges{f', {num_nodes:,} of nodes' if nodes else known}"
-    return None, "sizes are not known before the graph is read: hcm-scale ingest, with the same words"
 
 
 def changed(run_dir: Path, config: Config) -> list[str]:

@@ -1,15 +1,9 @@
-"""What a run starts from: the source of its graph, and a finished run whose samples score another graph.
+"""What a run starts from: the source of its graph.
 
 `reader` makes of the configuration's section `graph` a function that writes a graph folder, one a kind of source.
 
 `stamp` says what identifies the content of a source; the checks refuse a source that is not there, that the run would
 write over, or that is another than the one of a finished run in the same folder.
-
-`trained=RUN_DIR` is for tomorrow's graph, without training again. What that run learned is in its folders: how
-attributes become features (purified), the samples (train-VIEW), and the reference of the scores (scores).
-`open_trained` checks those folders and returns their keys, which are among the options of the new run's stages. The
-options of the trained run are the defaults of the new run (`as_trained`), and those that decided what it learned cannot
-be changed (`with_trained_options`).
 """
 
 import contextlib
@@ -21,20 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from hcm_scale import config as schema
 from hcm_scale import plugins
 from hcm_scale.base import files, remote
-from hcm_scale.config import Config, stored_options, with_options
+from hcm_scale.config import stored_options
+from hcm_scale.edges.rows import EdgeRows
+from hcm_scale.edges.strange import StrangeEdges
 from hcm_scale.graph import Graph
 from hcm_scale.ingest import guess, readers
-from hcm_scale.ingest.edge_rows import EdgeRows
-from hcm_scale.ingest.remote import fetched_files, files_stamp, queries_stamp, query_tables
+from hcm_scale.ingest.remote import fetched_files, files_stamp, named_files, queries_stamp, query_tables
 from hcm_scale.ingest.table_files import CSV, PARQUET, as_arrow, files_at, open_table, table_parts
-from hcm_scale.report.edges import StrangeEdges
-from hcm_scale.run.workspace import open_stages, stage_keys
 from hcm_scale.stages import ingest as ingest_stage
 from hcm_scale.stages.ingest import Reader
 
@@ -42,19 +34,61 @@ log = logging.getLogger(__name__)
 _INPUTS = ("path", "edges", "nodes", "dataset", "family")
 
 
-def reader(graph: schema.GraphConfig, known: list[readers.Encoding] | None = None) -> Reader:
-    """How to read the source that the configuration names; `known` is how an earlier table's columns were encoded."""
+@dataclass(frozen=True)
+class Trained:
+    """The folders of a finished run that another is made with, and their keys, by the names of the stages."""
+
+    folders: dict[str, Path]
+    keys: dict[str, str]
+
+
+def reader(graph: schema.GraphConfig, encodings: list[readers.Encoding] | None = None) -> Reader:
+    """How to read the source that the configuration names; `encodings` are those of an earlier table."""
     path = getattr(graph, "path", "")
     if remote.is_url(path) and not isinstance(graph, schema.TablesGraph | schema.MatrixGraph):
         raise ValueError(f"graph.path={path}: graph={graph.source} takes a folder of this machine; copy it there first")
     if isinstance(graph, schema.ReaderGraph):
-        return _plugin(graph, known)
+        return _plugin(graph, encodings)
     if isinstance(graph, schema.TablesGraph):
-        return _sql(graph, known) if isinstance(graph, schema.SqlGraph) else _tables(graph, known)
+        return _sql(graph, encodings) if isinstance(graph, schema.SqlGraph) else _tables(graph, encodings)
     return _READERS[type(graph)](graph)
 
 
-def stamp(graph: schema.GraphConfig) -> list[Any]:
+def absolute(graph: schema.GraphConfig, base: Path) -> schema.GraphConfig:
+    """The section with the paths that it names absolute; relative ones are in the folder `base`."""
+    if isinstance(graph, schema.SqlGraph):
+        path = graph.path.removeprefix("duckdb://")
+        inside = base / path.lstrip("/")
+        is_relative = path != graph.path and path and not Path(path).is_file() and inside.is_file()
+        return replace(graph, path=f"duckdb://{inside.absolute()}") if is_relative else graph
+    made = {}
+    for name in ("path", "nodes"):
+        where = remote.local_path(getattr(graph, name, None) or "")
+        if where and not remote.is_url(where):
+            parts = [where] if (base / where).exists() else table_parts(f"graph.{name}", where)
+            made[name] = ",".join(str((base / part).absolute()) for part in parts)
+    return replace(graph, **made)
+
+
+def local_files(graph: schema.GraphConfig, base: Path | None = None) -> list[Path]:
+    """The files of this machine that a source reads, as far as they are there; those of queries are in `base`."""
+    if isinstance(graph, schema.SqlGraph):
+        return named_files(graph.path, _queries(graph), base)
+    paths = []
+    for option in ("path", "nodes"):
+        where = remote.local_path(getattr(graph, option, None) or "")
+        if where and not remote.is_url(where):
+            paths += [path for part in table_parts(f"graph.{option}", where) for path in files_at(part)]
+    return paths
+
+
+def content_hash(stamps: list[Any]) -> str:
+    """What identifies the content of a source wherever its files lie, from what `stamp` returns."""
+    lists = [entry if isinstance(entry, list) else [entry] for entry in stamps]
+    return files.hash_value([[one[1] if isinstance(one, tuple) else one for one in entry] for entry in lists])
+
+
+def stamp(graph: schema.GraphConfig, base: Path | None = None) -> list[Any]:
     """What identifies the content of a source: names and hashes of files (size and time may stay the same when they
     change), what a server says of a URL, a checksum of the rows of a database.
 
@@ -64,7 +98,7 @@ def stamp(graph: schema.GraphConfig) -> list[Any]:
     if isinstance(graph, schema.PygGraph):
         return []
     if isinstance(graph, schema.SqlGraph):
-        return queries_stamp(graph.path, _queries(graph))
+        return queries_stamp(graph.path, _queries(graph), base)
     if isinstance(graph, schema.FolderGraph) and not (Path(graph.path) / files.MANIFEST).is_file():
         raise readers.InputError(
             f"graph.path={graph.path} is no graph folder: there is no {files.MANIFEST} in it; graph=tables reads tables"
@@ -78,7 +112,7 @@ def stamp(graph: schema.GraphConfig) -> list[Any]:
             stamps.append(files_stamp(f"graph.{option}", where))
         elif where:
             paths = [path for part in table_parts(f"graph.{option}", where) for path in files_at(part)]
-            stamps.append([[str(path), files.hash_once(path)] for path in paths])
+            stamps.append([(str(path), files.hash_once(path)) for path in paths])
     return stamps
 
 
@@ -101,17 +135,19 @@ def check_same_input(graph: schema.GraphConfig, run_dir: Path) -> None:
     for option, value in before.items():
         if not isinstance(value, str):
             raise files.FolderError(f"{run_dir / 'config.json'}: graph.{option}={value!r} is not legal: it is a text")
-    if _input(before) != _input(asdict(graph)):
+    if _input(before, str(schema.made_in(run_dir).get("in", ""))) != _input(asdict(graph)):
         old, new = _shown_input(before), _shown_input(asdict(graph))
         advice = "choose another run_dir, or say overwrite=true to replace it"
         raise ValueError(f"run_dir={run_dir} holds a finished run of {old}, and this one is of {new}: {advice}")
 
 
-def _input(graph: dict[str, Any]) -> list[str]:
+def _input(graph: dict[str, Any], base: str = "") -> list[str]:
     """The source, and its files, by their resolved paths, or queries: equal for two graphs of one input."""
     named = [graph.get(option) or "" for option in _INPUTS]
+    at = [os.path.join(base, name) for name in named]  # noqa: PTH118
     exists = os.path.exists  # Path.exists raises where a query is longer than a name may be
-    return [graph["source"], *(str(Path(name).resolve()) if exists(name) else name for name in named)]
+    paths = [str(Path(path).resolve()) if name and exists(path) else name for name, path in zip(named, at, strict=True)]
+    return [graph["source"], *paths]
 
 
 def _shown_input(graph: dict[str, Any]) -> str:
@@ -133,39 +169,33 @@ def check_exists(graph: schema.GraphConfig, data_dir: str) -> None:
             )
 
 
-def parquet_size(option: str, where: str | None) -> tuple[int, int] | None:
-    """Rows and columns of a table by the ends of its Parquet files; None where there are others, or none here."""
-    parts = [] if where is None or remote.is_url(where) else table_parts(option, remote.local_path(where))
-    paths = [path for part in parts for path in files_at(part)]
-    if not paths or not all(path.name.endswith(PARQUET) for path in paths):
-        return None
-    ends = [pq.read_metadata(path) for path in paths]
-    return sum(end.num_rows for end in ends), max(end.num_columns for end in ends)
-
-
-def _tables(graph: schema.TablesGraph, known: list[readers.Encoding] | None) -> Reader:
+def _tables(graph: schema.TablesGraph, encodings: list[readers.Encoding] | None) -> Reader:
     places = {"graph.path": graph.path, "graph.nodes": graph.nodes}
 
     def read(out: Path) -> Graph:
         with fetched_files(out, places, PARQUET + CSV) as (edges, nodes):
-            return readers.read_tables(out, str(edges), nodes, **table_options(graph), known=known)
+            return readers.read_tables(out, str(edges), nodes, **table_options(graph), known=encodings)
 
     return read
 
 
 @contextlib.contextmanager
 def edge_rows(
-    source: schema.TablesGraph, beside: Path, found: StrangeEdges, chosen: NDArray[np.int64] | None
+    source: schema.TablesGraph,
+    beside: Path,
+    graph: Graph,
+    nodes: NDArray[np.int64] | None,
+    base: Path | None = None,
 ) -> Iterator[EdgeRows]:
-    """The edge table, or the rows of the query, that a graph was made from, to read the rows of some edges, or of all.
+    """The edge table, or the rows of the query, that a graph was made from, to read rows between some nodes, or all.
 
-    What lies elsewhere is copied beside the folder `beside` meanwhile.
+    What lies elsewhere is copied beside the folder `beside` meanwhile; files that a query names are in `base`.
     """
     columns = table_options(source)["columns"]
     path: Any
     with contextlib.ExitStack() as stack:
         if isinstance(source, schema.SqlGraph):
-            found_at = stack.enter_context(query_tables(beside, source.path, _queries(source)))
+            found_at = stack.enter_context(query_tables(beside, source.path, _queries(source), base))
             path, columns = str(found_at[0]), _guessed(source, found_at, columns)
         elif isinstance(source, schema.ReaderGraph):
             tables = _plugin_tables(source)
@@ -173,31 +203,29 @@ def edge_rows(
         else:
             fetched = fetched_files(beside, {"graph.path": source.path}, PARQUET + CSV)
             path = str(stack.enter_context(fetched)[0])
-        nodes = None if chosen is None else np.unique(found.data.ends(np.sort(chosen)))
-        table = open_table("graph.path", path, source.max_bytes)
-        yield EdgeRows(table, columns, found.evidence.graph, nodes)
+        yield EdgeRows(open_table("graph.path", path, source.max_bytes), columns, graph, nodes)
 
 
 def count_rows(
-    source: schema.GraphConfig, beside: Path, found: StrangeEdges, chosen: NDArray[np.int64]
+    source: schema.GraphConfig, beside: Path, edges: StrangeEdges, chosen: NDArray[np.int64]
 ) -> NDArray[np.int64] | None:
     """How many rows of the user's table lie on each edge; None where it would have to be fetched again."""
     if not isinstance(source, schema.TablesGraph) or isinstance(source, schema.SqlGraph) or remote.is_url(source.path):
         return None
     try:
-        with edge_rows(source, beside, found, chosen) as rows:
-            return rows.count(chosen, found.evidence.edges.find)
+        with edge_rows(source, beside, edges.evidence.graph, edges.nodes_of(chosen)) as rows:
+            return rows.count(chosen, edges.evidence.edges.find)
     except (readers.InputError, OSError) as error:  # the scores are made, and stay
         log.warning("the rows of strange edges are not counted: %s", error)
         return None
 
 
-def _sql(graph: schema.SqlGraph, known: list[readers.Encoding] | None) -> Reader:
+def _sql(graph: schema.SqlGraph, encodings: list[readers.Encoding] | None) -> Reader:
     def read(out: Path) -> Graph:
         with query_tables(out, graph.path, _queries(graph)) as paths:
             options = table_options(graph)
             options["columns"] = _guessed(graph, paths, options["columns"])
-            return readers.read_tables(out, *paths, **options, known=known, origin=", ".join(_queries(graph)))
+            return readers.read_tables(out, *paths, **options, known=encodings, origin=", ".join(_queries(graph)))
 
     return read
 
@@ -220,11 +248,11 @@ def _plugin_tables(graph: schema.ReaderGraph) -> list[Any]:
     return [as_arrow(table, f"the table of {what}") for table in tables] + ([graph.nodes] if graph.nodes else [])
 
 
-def _plugin(graph: schema.ReaderGraph, known: list[readers.Encoding] | None) -> Reader:
+def _plugin(graph: schema.ReaderGraph, encodings: list[readers.Encoding] | None) -> Reader:
     def read(out: Path) -> Graph:
         tables, options = _plugin_tables(graph), table_options(graph)
         options["columns"] = _guessed(graph, tables, options["columns"])
-        return readers.read_tables(out, *tables, **options, known=known, origin=graph.path)
+        return readers.read_tables(out, *tables, **options, known=encodings, origin=graph.path)
 
     return read
 
@@ -232,14 +260,14 @@ def _plugin(graph: schema.ReaderGraph, known: list[readers.Encoding] | None) -> 
 def _guessed(graph: schema.TablesGraph, paths: list[Any], columns: readers.Columns) -> readers.Columns:
     """The columns, with a guess from the rows of the queries, or the tables, for those that no option names."""
     named = {name: getattr(graph, name) for name in guess.COLUMNS}
-    known = {name: value for name, value in named.items() if value != getattr(schema.SqlGraph(), name)}
+    given = {name: value for name, value in named.items() if value != getattr(schema.SqlGraph(), name)}
     plain = [str(path) if isinstance(path, Path) else path for path in paths]
     tables = plain[0], plain[1] if len(plain) > 1 else None
-    found = guess.guess_columns(tables, known, graph.max_bytes, "graph.")
-    guess.log_guesses({name: value for name, value in found.items() if value != named[name]})
-    source, target = found["source_column"], found["target_column"]
-    node_type = found.get("node_type_column", columns.node_type)
-    return replace(columns, source=source, target=target, id=found.get("id_column", "id"), node_type=node_type)
+    guessed = guess.guess_columns(tables, given, graph.max_bytes, "graph.")
+    guess.log_guesses({name: value for name, value in guessed.items() if value != named[name]})
+    source, target = guessed["source_column"], guessed["target_column"]
+    node_type = guessed.get("node_type_column", columns.node_type)
+    return replace(columns, source=source, target=target, id=guessed.get("id_column", "id"), node_type=node_type)
 
 
 def _queries(graph: schema.SqlGraph) -> dict[str, str]:
@@ -293,72 +321,3 @@ _READERS: dict[type[schema.GraphConfig], Callable[[Any], Reader]] = {
     schema.DefaultGraph: lambda graph: ingest_stage.make_default(graph.seed),
     schema.GraphConfig: lambda graph: ingest_stage.make_default(0),
 }
-
-
-# A finished run whose samples score another graph.
-
-_SECTIONS = ("attributes", "purify", "hops", "sampling", "model", "posterior", "score")
-_HERE = ("precision", "state", "csv", "copy_to")  # how this machine computes, where to write
-_FREE = ("rank_by", "fdr")  # what is shown
-
-
-@dataclass(frozen=True)
-class Trained:
-    """The folders of a finished run that another is made with, and their keys, by the names of the stages."""
-
-    folders: dict[str, Path]
-    keys: dict[str, str]
-
-
-def as_trained(config: Config) -> Config:
-    """The configuration with the options of the trained run in the sections that count, all of them legal.
-
-    The user's options come on top: one that differs from the trained run was then asked for. How this machine computes
-    and where results go is not taken from there.
-    """
-    where = Path(config.trained or "")
-    stored = stored_options(where)
-    if not stored:
-        raise ValueError(f"trained={config.trained} is not the run_dir of a run: it has no config.json")
-    if earlier := stored.get("trained"):
-        raise ValueError(f"trained={config.trained} was itself scored with trained={earlier}; name that one")
-    keys = [key for key in stored if key.split(".")[0] in _SECTIONS and key.split(".")[-1] not in _HERE]
-    try:
-        if missing := {*_SECTIONS} - {key.split(".")[0] for key in keys}:
-            raise ValueError(f"it has no section {min(missing)}")
-        before = with_options(Config(), {key: stored[key] for key in keys})
-    except ValueError as error:
-        why = "it was made by another version, or changed since: run it again with hcm-scale run"
-        raise files.FolderError(f"{where / 'config.json'}: {error}; {why}") from error
-    return replace(config, **{section: getattr(before, section) for section in _SECTIONS})
-
-
-def with_trained_options(config: Config) -> Config:
-    """The configuration with the options that decided what the trained run learned; warns of other values."""
-    if config.trained is None:
-        return config
-    if files.resolved(Path(config.trained)) == files.resolved(Path(config.run_dir)):
-        raise ValueError(f"trained={config.trained} is run_dir itself; name another run_dir for the new scores")
-    made = as_trained(config)
-    for section in _SECTIONS:
-        now, before = getattr(config, section), getattr(made, section)
-        for name in (entry.name for entry in fields(now)):
-            asked, had = getattr(now, name), getattr(before, name)
-            if name in _HERE + _FREE:
-                setattr(before, name, asked)
-            elif asked != had:
-                option = f"{section}.{name}={asked}"
-                log.warning("%s has no effect: trained=%s was made with %s", option, config.trained, had)
-    return made
-
-
-def open_trained(config: Config) -> Trained | None:
-    """The folders that a run with `config.trained` is made with, all of their files checked; None if it trains."""
-    if config.trained is None:
-        return None
-    names = ["graph", "purified", *(f"train-{view}" for view in config.score.views), "scores"]
-    where = Path(config.trained)
-    folders, keys = open_stages(where, *names), stage_keys(where)
-    if {name for name in keys if name.startswith("train-")} - {*names}:
-        raise files.FolderError(f"{where / 'config.json'} is not of the run that {where / 'stages.json'} lists")
-    return Trained(dict(zip(names, folders, strict=True)), {name: keys[name] for name in names})

@@ -30,6 +30,7 @@ from hcm_scale.base.npy import new_array
 from hcm_scale.base.spmm import ModelInput, Propagated
 from hcm_scale.base.threads import kernel_threads, num_cores, torch_threads
 from hcm_scale.config import Config, parse_fan_out
+from hcm_scale.edges.strange import edge_lines
 from hcm_scale.features import propagate
 from hcm_scale.graph import Graph, store
 from hcm_scale.ingest import readers
@@ -239,7 +240,8 @@ def _ingest(run: RunContext) -> Iterator[Stage]:
         given = ingest.with_attributes(given, getattr(config.graph, "featureless", "error"))
         options, read = given.fingerprint, ingest.copy_graph(given)
     else:
-        options = [asdict(config.graph), sources.stamp(config.graph) if run.workspace.world.leads else []]
+        stamps = sources.stamp(config.graph) if run.workspace.world.leads else []
+        options = [asdict(config.graph), stamps]
         encodings = before = None
         if run.trained is not None and config.graph.source in ("tables", "sql"):
             before = Graph.open(run.trained.folders["graph"], verify=False)
@@ -256,6 +258,8 @@ def _ingest(run: RunContext) -> Iterator[Stage]:
         if columns := readers.column_report(graph):
             log.info("%s", columns)
         facts: Facts = {"nodes": graph.num_nodes, "edges": graph.num_edges, "attributes": graph.num_attributes}
+        if given is None:
+            facts["source"] = {"content": sources.content_hash(stamps)}
         if given is None and encodings is not None:
             facts["missing_columns"] = readers.missing_columns(graph, encodings)
         return facts | ({"anomalies": int(graph.y.sum())} if graph.y is not None else {})
@@ -441,7 +445,7 @@ def _report(run: RunContext) -> Iterator[Stage]:
             ranks_edges=report.ranks_edges_fast(graph) and run.choose("report", ways()) == ways()[0][0],
             count_rows=None if run.given is not None else partial(sources.count_rows, config.graph, folders["graph"]),
         )
-        edges = report.edge_lines(made["strange_edges"])
+        edges = edge_lines(made["strange_edges"])
         facts = {"rows": len(made["table"]["rank"]), "notes": made["notes"], "strange_edges": edges}
         return facts | ({"convergence": made["convergence"]["text"]} if made["convergence"] else {})
 

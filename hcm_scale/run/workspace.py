@@ -30,7 +30,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -395,12 +395,12 @@ def stage_keys(run_dir: Path) -> dict[str, str]:
     return {stage["name"]: stage["key"] for stage in read_stages(run_dir)}
 
 
-def open_stages(run_dir: Path, *names: str) -> list[Path]:
-    """The folders of these stages of the last run here, all of their files checked.
+def open_stages(run_dir: Path, *names: str, keys: Mapping[str, str] | None = None) -> list[Path]:
+    """The folders of these stages of the last run here, or of that with these keys, all of their files checked.
 
     ValueError if a stage is not finished, FolderError if it is not what the run left.
     """
-    path, listed = run_dir / console.STAGES_FILE, stage_keys(run_dir)
+    path, listed = run_dir / console.STAGES_FILE, stage_keys(run_dir) if keys is None else keys
     if not path.is_file():
         if (run_dir / RECORDS).is_dir():
             raise files.FolderError(f"{path} is missing; hcm-scale run writes it again")
@@ -419,9 +419,9 @@ def open_stages(run_dir: Path, *names: str) -> list[Path]:
     return folders
 
 
-def copy_run(run_dir: Path, out: Path) -> None:
-    """Copies the finished stages of the last run here, checked, into the folder `out`: a run of its own."""
-    listed = read_stages(run_dir)
+def copy_run(run_dir: Path, out: Path, names: Collection[str] | None = None) -> None:
+    """Copies the finished stages of the last run here, or those of these names, checked, into the folder `out`."""
+    listed = [stage for stage in read_stages(run_dir) if names is None or stage["name"] in names]
     for stage, folder in zip(listed, open_stages(run_dir, *(stage["name"] for stage in listed)), strict=True):
         record, target = read_record(folder), out / stage["name"]
         for name in record["files"]:

@@ -10,7 +10,9 @@ Strange edges are ranked when they are first asked for, and stored beside the st
 so that neither other users of the machine nor pages of other sites that guess the port get anything. A request must
 name this host and port (`Host`), so that a name that an attacker points at 127.0.0.1 (DNS rebinding) gets nothing
 either; a POST must also come from the page itself (`Origin`, `Sec-Fetch-Site`), as JSON of a few bytes, and names a
-node by its rank. The page may load nothing but its own style and script, by their hashes, and ask only this server.
+node by its id. Every request says which scores it is about (`of`, their hash): where the run was made again under an
+open page, that page is told to reload, and no verdict is stored. The page may load nothing but its own style and
+script, by their hashes, and ask only this server.
 """
 
 import contextlib
@@ -34,30 +36,27 @@ import pyarrow.compute as pc
 from jinja2 import ChoiceLoader, Environment, PackageLoader, UndefinedError
 from numpy.typing import NDArray
 
-from hcm_scale.base import files
+from hcm_scale.base import console, files
+from hcm_scale.edges.strange import StrangeEdges
 from hcm_scale.report import sections
 from hcm_scale.report.card import card, num_rings
-from hcm_scale.report.edges import StrangeEdges
-from hcm_scale.report.evidence import Evidence
 from hcm_scale.report.page import PAGE_ROWS, policy, templates
 from hcm_scale.report.wording import TERMS, reasons_of
 from hcm_scale.report.write import stream_csv
 from hcm_scale.review import teach, verdicts
-from hcm_scale.run import pipeline
-from hcm_scale.run.workspace import open_stages
+from hcm_scale.run.finished import FinishedRun
 from hcm_scale.score import table
 from hcm_scale.serve.search import Filter, find_rows, passing_rows
-from hcm_scale.stages.report import edge_hops, found_by
 
 Kept = TypeVar("Kept")
 _NEIGHBORS = 60  # listed in an explanation
-_MAX_BODY_BYTES = 4096  # of a POST
+_MAX_BODY_BYTES = 1 << 16  # of a POST: an id may be long
 _NUM_REVIEWED = 20  # nodes of one draw
 _NUM_EDGES = 100
 _EDGES_FILE, _EDGES_FORMAT = "strange_edges.json", 1  # in the run, once they were asked for
 _TAUGHT = {"key": "taught_rank", "name": "Taught", "kind": "count", "help": "Rank by what the verdicts have taught"}
-_STAGES = ("graph", "purified", "scores")
 _NOT_FOUND = "there is nothing here\n"
+_CHANGED = "the run was made again since this page was opened, and its ranks are of other nodes: reload the page\n"
 _HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
@@ -72,13 +71,10 @@ _HEADERS = {
 class Views:
     """What the page shows of a finished run; methods raise ValueError where a parameter is not legal."""
 
-    def __init__(self, run_dir: Path, by: str | None = None) -> None:
-        self.run_dir, self.by = run_dir, by
-        self.folders = dict(zip(_STAGES, open_stages(run_dir, *_STAGES), strict=True))
-        self.name = run_dir.resolve().name
-        self.run = teach.Run.open(run_dir, *self.folders.values())
-        self.graph, self.ranked = self.run.graph, self.run.ranked
-        self.hops = edge_hops(self.folders["scores"], self.graph)
+    def __init__(self, run: FinishedRun, by: str | None = None, trusts_queries: bool = False) -> None:
+        self.run, self.run_dir, self.by, self.trusts_queries = run, run.folder, by, trusts_queries
+        self.graph, self.ranked, self.identity = run.graph, run.ranked, run.identity
+        _ = run.purified, run.hops  # a damaged run is refused before it is served
         names, scores = self.ranked.column_names, table.score_names(self.ranked)
         self.ranked_by, self.has_kinds = table.ranked_by(self.ranked), table.has_kinds(self.ranked)
         self.scores = sections.listed_scores(scores, self.ranked_by, self.has_kinds)
@@ -98,14 +94,15 @@ class Views:
             _templates().get_template(name) for name in ("serve.html", "page.css", "serve.css", "serve.js")
         )
         allowed = {"style": "".join(style.render() for style in styles), "script": script.render()}
-        num_flagged = found_by(self.folders["scores"]).get("num_flagged")
+        num_flagged = self.run.scored.get("num_flagged")
         flagged = None if num_flagged is None else {"num": num_flagged}
         columns = [column | {"fixed": column["key"] not in self.sortable} for column in self.columns]
         taught = self._taught()
         text = page.render(
-            name=self.name,
+            name=self.run_dir.resolve().name,
             summary={"flagged": flagged, "graph": {"num_nodes": self.ranked.num_rows}},
             ranked_by=self.ranked_by,
+            identity=self.identity,
             columns=[*columns[:3], *([_TAUGHT] if taught else []), *columns[3:]],
             unwritable="" if os.access(self.run_dir, os.W_OK) else str(self.run_dir),
             taught=taught and taught[0].partition("\n\n"),
@@ -127,12 +124,12 @@ class Views:
         taken = self.ranked.take(rows, self.read)
         shown = sections.ranking_values(taken, self.scores)
         with self._lock:
-            shown["reason"] = reasons_of(self._evidence, taken["node"].to_pylist())
+            shown["reason"] = reasons_of(self.run.evidence, taken["node"].to_pylist())
         shown["id"] = [str(value) for value in shown["id"]]  # a script would round large numbers
         shown |= self._verdicts_on(taken["id"]) | ({_TAUGHT["key"]: taught[1][rows].tolist()} if taught else {})
         by_row = [dict(zip(shown, row, strict=True)) for row in zip(*shown.values(), strict=True)]
-        found = {"rows": by_row, "total": total, "barTop": max(self.highest, default=0), "counts": self._counts()}
-        return json.dumps(found, allow_nan=False)
+        answer = {"rows": by_row, "total": total, "barTop": max(self.highest, default=0), "counts": self._counts()}
+        return json.dumps(answer, allow_nan=False)
 
     def filter(self, asked: dict[str, str]) -> Filter:
         """The filter that a query asks for."""
@@ -140,7 +137,7 @@ class Views:
         if kind and (kind not in (legal := table.kinds_of(self.ranked)) or not self.has_kinds):
             raise ValueError(f"kind={kind} is not legal; legal are {', '.join(legal)}, where kinds are kept apart")
         if flagged and "flagged" not in self.ranked.column_names:
-            raise ValueError("flagged=true is not legal: nobody judged who stands out in this run")
+            raise ValueError("flagged=true is not legal: this run has no flags")
         if (node_type := asked.get("type", "")) and node_type not in self.types:
             raise ValueError(f"type={node_type} is not legal; legal are {', '.join(self.types) or 'none in this run'}")
         judged = self._judged(asked.get("verdict", ""))
@@ -159,7 +156,7 @@ class Views:
         """The card of the node of a rank, as HTML."""
         taken = self._row(asked)
         with self._lock:
-            shown = card(self._evidence, taken["node"][0].as_py(), num_rings(self._evidence), _NEIGHBORS)
+            shown = card(self.run.evidence, taken["node"][0].as_py(), num_rings(self.run.evidence), _NEIGHBORS)
         given = self._verdict_on(taken["id"])
         return _templates().get_template("served_card.html").render(node=shown, num_nodes=self.ranked.num_rows, **given)
 
@@ -171,29 +168,32 @@ class Views:
     @cached_property
     def _strange_edges(self) -> str:
         """The strangest edges of the run, as HTML: as stored, unless that cannot be shown, or ranked now and stored."""
-        path, of = self.run_dir / _EDGES_FILE, [_EDGES_FORMAT, files.hash_once(self.ranked.path)]
+        path, of = self.run_dir / _EDGES_FILE, [_EDGES_FORMAT, self.identity]
         template = _templates().get_template("served_edges.html")
         show = partial(template.render, directed=self.graph.directed, num_nodes=self.ranked.num_rows)
         with contextlib.suppress(OSError, ValueError, UndefinedError), files.naming_damage(path):
             if (stored := files.read_sealed(path)).get("of") == of:
                 return show(shown=stored)
         with self._lock:
-            evidence = self._evidence
-        found = StrangeEdges(evidence).shown(_NUM_EDGES, self._count_rows) | {"of": of}
+            edges = self.run.edges
+        shown = edges.shown(_NUM_EDGES, self._count_rows) | {"of": of}
         with contextlib.suppress(OSError):  # a run that cannot be written is ranked again by the next server
-            files.write_sealed(path, found)
-        return show(shown=found)
+            files.write_sealed(path, shown)
+        return show(shown=shown)
 
-    def _count_rows(self, found: StrangeEdges, chosen: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    def _count_rows(self, edges: StrangeEdges, chosen: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """How many rows of the user's table lie on each edge; None where it is not there as it was."""
-        with contextlib.suppress(ValueError, OSError), pipeline.edge_table(self.run_dir, found, chosen) as rows:
-            return None if rows is None else rows.count(chosen, found.evidence.edges.find)
+        nodes, trusts = edges.nodes_of(chosen), self.trusts_queries
+        with contextlib.suppress(ValueError, OSError), self.run.edge_rows(nodes, trusts_queries=trusts) as rows:
+            return None if rows is None else rows.count(chosen, edges.evidence.edges.find)
         return None
 
     def judge(self, asked: Mapping[str, Any]) -> str:
-        """Stores a verdict on the node of a rank; the one that counts now, and the counts of all, as JSON."""
-        ids = self._row(asked)["id"]
-        (name,) = ids.cast(pa.string()).to_pylist()
+        """Stores a verdict on the node of an id; the one that counts now, and the counts of all, as JSON."""
+        name = asked.get("id")
+        ids = pa.chunked_array([[name if isinstance(name, str) else ""]], pa.large_string())
+        if verdicts.find_nodes(self.graph, ids.combine_chunks())[0] < 0:
+            raise ValueError(f"id={name!r:.60} is not legal; it is that of a node")
         try:
             verdicts.append(self.run_dir, [(name, asked.get("verdict", ""))], self.by)
         except OSError as error:
@@ -218,8 +218,7 @@ class Views:
 
     def _current(self, path: Path, read: Callable[[], Kept]) -> Kept:
         """read(), kept until the file at `path` changes."""
-        found = path.stat() if path.exists() else None
-        state = found and (found.st_ino, found.st_size, found.st_mtime_ns)  # before reading: what comes later is seen
+        state = _state(path)  # before reading: what comes later is seen
         if path not in self._kept or self._kept[path][0] != state:
             self._kept[path] = state, read()
         kept: Kept = self._kept[path][1]
@@ -227,14 +226,14 @@ class Views:
 
     def _verdicts(self) -> verdicts.Verdicts:
         """The verdicts that count."""
-        return self._current(self.run_dir / verdicts.FILE, lambda: verdicts.latest(self.run_dir))
+        return self._current(self.run_dir / verdicts.FILE, self.run.verdicts)
 
     def _taught(self) -> tuple[str, NDArray[np.int64]] | None:
         """What verdicts have taught, in words, and the taught rank of every row; None where nothing was taught."""
         return self._current(self.run_dir / teach.FOLDER / files.MANIFEST, self._read_taught)
 
     def _read_taught(self) -> tuple[str, NDArray[np.int64]] | None:
-        taught = teach.open_taught(self.run_dir, self.folders["scores"])
+        taught = self.run.taught()
         if taught is None:
             return None
         return teach.taught_text(taught), taught.column("taught_rank")[self.ranked["node"].to_numpy()]
@@ -255,10 +254,21 @@ class Views:
     def _verdict_on(self, ids: pa.ChunkedArray) -> dict[str, str]:
         return {key: value for key, (value,) in self._verdicts_on(ids).items()}
 
-    @cached_property
-    def _evidence(self) -> Evidence:
-        made = self.run.purified
-        return Evidence.of(self.graph, made.graph, self.ranked, *self.hops, made.features)
+
+_ANSWERS: dict[tuple[str, str], tuple[str, Callable[[Views, dict[str, Any]], str]]] = {
+    ("GET", "rows"): ("application/json", Views.rows),
+    ("GET", "explained"): ("text/html", Views.explained),
+    ("GET", "edges"): ("text/html", Views.edges),
+    ("POST", "verdicts"): ("application/json", Views.judge),
+    ("POST", "review"): ("application/json", Views.to_review),
+    ("POST", "teach"): ("application/json", Views.rank_again),
+}
+
+
+def _state(path: Path) -> tuple[int, int, int] | None:
+    """What tells whether a file has changed; None where there is none."""
+    state = path.stat() if path.exists() else None
+    return state and (state.st_ino, state.st_size, state.st_mtime_ns)
 
 
 def _whole(name: str, text: str, low: int, high: int) -> int:
@@ -283,12 +293,26 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, run_dir: Path, port: int = 0, by: str | None = None) -> None:
-        self.views = Views(run_dir, by)
+    def __init__(self, run_dir: Path, port: int = 0, by: str | None = None, trusts_queries: bool = False) -> None:
+        self._of_run, self._lock = (run_dir, by, trusts_queries), threading.Lock()
+        self._state, self._views = self._open()
         self.token = secrets.token_urlsafe(24)
         super().__init__(("127.0.0.1", port), Handler)
         self.hosts = [f"{host}:{self.server_port}" for host in ("127.0.0.1", "localhost")]
         self.url = f"http://{self.hosts[0]}/{self.token}/"
+
+    def _open(self) -> tuple[Any, Views]:
+        run_dir, by, trusts_queries = self._of_run
+        state = _state(run_dir / console.STAGES_FILE)  # before reading: what comes later is seen
+        return state, Views(FinishedRun(run_dir), by, trusts_queries)
+
+    @property
+    def views(self) -> Views:
+        """What is shown; opened again once the run was made again. ValueError while it is being made."""
+        with self._lock:
+            if _state(self._of_run[0] / console.STAGES_FILE) != self._state:
+                self._state, self._views = self._open()
+            return self._views
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Says nothing of a client that has closed its connection: it wants no answer."""
@@ -306,12 +330,12 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if (page := self._page()) is not None:
             asked = dict(parse_qsl(urlsplit(self.path).query))
-            self._csv(asked) if page == "scores.csv" else self._answer(*self._found(page, asked))
+            self._csv(asked) if page == "scores.csv" else self._answer(*self._reply(page, asked))
 
     def do_POST(self) -> None:
         if (page := self._page()) is not None:
-            status, told = self._refusal()
-            self._answer(*(self._posted(page) if status is HTTPStatus.OK else (status, "text/plain", told, {})))
+            status, reason = self._refusal()
+            self._answer(*(self._posted(page) if status is HTTPStatus.OK else (status, "text/plain", reason, {})))
 
     def _page(self) -> str | None:
         """The page that is asked for, below the token; None, answered, where the address is not this server's."""
@@ -348,26 +372,22 @@ class Handler(BaseHTTPRequestHandler):
             asked = None
         if not isinstance(asked, dict):
             return HTTPStatus.BAD_REQUEST, "text/plain", "legal is a JSON object\n", {}
-        return self._found(page, asked)
+        return self._reply(page, asked)
 
-    def _found(self, page: str, asked: dict[str, Any]) -> tuple[HTTPStatus, str, str, dict[str, str]]:
+    def _reply(self, page: str, asked: dict[str, Any]) -> tuple[HTTPStatus, str, str, dict[str, str]]:
         """Status, content type, text and further headers of the answer."""
-        views = self.server.views
-        by_address: dict[tuple[str, str], tuple[str, Callable[[dict[str, Any]], str]]] = {
-            ("GET", "rows"): ("application/json", views.rows),
-            ("GET", "explained"): ("text/html", views.explained),
-            ("GET", "edges"): ("text/html", views.edges),
-            ("POST", "verdicts"): ("application/json", views.judge),
-            ("POST", "review"): ("application/json", views.to_review),
-            ("POST", "teach"): ("application/json", views.rank_again),
-        }
         try:
+            views = self.server.views
             if (self.command, page) == ("GET", ""):
                 text, policy = views.page()
                 return HTTPStatus.OK, "text/html", text, {"Content-Security-Policy": policy}
-            if (self.command, page) in by_address:
-                kind, view = by_address[self.command, page]
-                return HTTPStatus.OK, kind, view(asked), {}
+            if (self.command, page) in _ANSWERS:
+                if self.command == "POST" and "of" not in asked:
+                    raise ValueError("of is missing: the hash of the scores that the page shows")
+                if asked.get("of", views.identity) != views.identity:
+                    return HTTPStatus.CONFLICT, "text/plain", _CHANGED, {}
+                kind, view = _ANSWERS[self.command, page]
+                return HTTPStatus.OK, kind, view(views, asked), {}
         except ValueError as error:
             return HTTPStatus.BAD_REQUEST, "text/plain", f"{error}\n", {}
         except OSError as error:
@@ -376,9 +396,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def _csv(self, asked: dict[str, str]) -> None:
         """Streams the rows that pass as they are read; the end of the connection ends the file."""
-        ranked = self.server.views.ranked
         try:
-            wanted = self.server.views.filter(asked)
+            ranked, wanted = self.server.views.ranked, self.server.views.filter(asked)
         except ValueError as error:
             self._answer(HTTPStatus.BAD_REQUEST, "text/plain", f"{error}\n", {})
         else:
@@ -400,13 +419,14 @@ class Handler(BaseHTTPRequestHandler):
         """Logs nothing, because the addresses hold the token."""
 
 
-def serve(run_dir: Path | str, port: int = 0, by: str | None = None) -> None:
+def serve(run_dir: Path | str, port: int = 0, by: str | None = None, trusts_queries: bool = False) -> None:
     """Serves the page of a finished run until interrupted, and prints its address. Port 0 takes any free one.
 
-    `by` is who gives the verdicts, by default the user of this process.
+    `by` is who gives the verdicts, by default the user of this process; `trusts_queries` is that of
+    `FinishedRun.edge_rows`.
     """
     try:
-        made = Server(Path(run_dir), port, by)
+        made = Server(Path(run_dir), port, by, trusts_queries)
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise

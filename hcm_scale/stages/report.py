@@ -11,6 +11,7 @@ import platform
 import shlex
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,10 @@ import hcm_scale
 from hcm_scale import shards
 from hcm_scale.base import files
 from hcm_scale.base.threads import num_cores
+from hcm_scale.edges.strange import CountRows, edges_of_report
 from hcm_scale.features.purify import attribute_signal, attribute_trust
 from hcm_scale.graph import Graph
 from hcm_scale.report import wording
-from hcm_scale.report.edges import CountRows
 from hcm_scale.report.evidence import Evidence
 from hcm_scale.report.explain import Explanation, label_of
 from hcm_scale.report.explain import explain as explain_node
@@ -75,7 +76,7 @@ def report(
     `graph` is the graph with the user's own attributes, `scores` the folder of the score stage, `x` the features. `run`
     says what ran (name, seed, command); samples, version, date and hardware are filled in. `features` is the record
     of the purify stage, `drift` the folder of that stage, `convergence` what `stages.convergence.diagnose` returns;
-    `ranks_edges` and `count_rows` are those of `write_report`.
+    `ranks_edges` and `count_rows` are those of `edges_of_report`.
     """
     edge_mean, edge_var = edge_hops(Path(scores), graph)
     found = found_by(Path(scores))
@@ -111,8 +112,7 @@ def report(
         stages=stages,
         top=NUM_EXPLAINED,
         csv=csv,
-        ranks_edges=ranks_edges,
-        count_rows=count_rows,
+        strange_edges=partial(edges_of_report, ranks=ranks_edges, count_rows=count_rows),
     )
 
 
@@ -123,13 +123,6 @@ def ranks_edges_fast(graph: Graph) -> bool:
     """
     num_rows = graph.info.get("ingest", {}).get("counts", {}).get("edge_rows", 0)
     return bool(graph.num_edges + num_rows // 4 <= _FEW_EDGES)
-
-
-def edge_lines(found: Mapping[str, Any] | None) -> list[str]:
-    """The first of the strange edges of a report, a line each."""
-    edges = found["edges"][:_HEAD] if found else []
-    named = [(edge, " and ".join(clip(end["id"], 24) for end in edge["ends"])) for edge in edges]
-    return [f"{edge['rank']:>4}  {name:<54}{wording.EDGE_TITLES[edge['evidence']]}" for edge, name in named]
 
 
 def explain(
@@ -238,7 +231,7 @@ def _next_steps(run_dir: Path, scores: Path) -> str:
     steps = [["explain", str(run_dir), f"node={first}"]] if str(first).isprintable() else []
     steps += [["serve", str(run_dir)], ["export", str(run_dir), "list.csv"], ["review", str(run_dir)]]
     comments = ["why the first node is there", "a local page over all nodes", "the whole list for other programs"]
-    comments += ["nodes to say bad or good of, which makes the list yours"]
+    comments += ["nodes to label, then run teach"]
     lines = [shlex.join(["hcm-scale", *words]) for words in steps]
     width = max(map(len, lines))
     shown = [f"  {line:<{width}}   # {text}" for line, text in zip(lines, comments[-len(lines) :], strict=True)]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hcm_scale.base import files
-from hcm_scale.config import flatten
+from hcm_scale.config import stored_options
 from hcm_scale.run.workspace import read_stages
 from hcm_scale.stages.report import read_records
 from hcm_scale.stages.score import open_scores
@@ -68,7 +68,7 @@ def read_job(path: Path, name: str) -> Job:
     """Reads one job's folder; whatever is missing or damaged becomes its `error`."""
     options: Mapping[str, Any] = {}
     try:
-        found = {k: v for k, v in flatten(files.read_sealed(path / "config.json")) if k not in _PLACES and v != {}}
+        found = {k: v for k, v in stored_options(path).items() if k not in _PLACES and v != {}}
         options = {key: "+".join(map(str, value)) if isinstance(value, list) else value for key, value in found.items()}
         stages = read_stages(path)
         if not any(stage["name"] == "scores" for stage in stages):

@@ -27,6 +27,7 @@ from hcm_scale.base.rng import key
 from hcm_scale.config import Config, InjectConfig
 from hcm_scale.graph import Graph
 from hcm_scale.run import pipeline
+from hcm_scale.run.finished import FinishedRun
 from hcm_scale.score.metrics import roc_auc
 from hcm_scale.sweep.search import Search
 
@@ -100,7 +101,7 @@ class Trials:
         """Mean ROC-AUC of a finished trial over the nodes it is judged by, or over the others; None if none are."""
         found, rank_by = [], self.search.config(chosen).score.rank_by
         for repeat in range(self.search.options.num_seeds):
-            table = pipeline.read_scores(self._folder(trial, repeat)).sort_by("node")
+            table = FinishedRun(self._folder(trial, repeat)).table.sort_by("node")
             if "y" not in table.column_names:
                 raise ValueError("tune.objective=labels needs a graph with known anomalies; planted needs none")
             y, scores = table["y"].to_numpy(), table[rank_by].to_numpy()

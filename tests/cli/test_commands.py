@@ -19,6 +19,7 @@ from hcm_scale.base.files import FolderError, file_lock, read_sealed, write_seal
 from hcm_scale.cli import commands, help
 from hcm_scale.config import Config, options, with_options
 from hcm_scale.run import pipeline
+from hcm_scale.run.finished import FinishedRun
 from hcm_scale.run.workspace import begin_run
 from hcm_scale.serve.server import Views
 from hcm_scale.synthetic import families
@@ -114,29 +115,8 @@ def test_export__writes_the_first_rows_of_the_table(finished, tmp_path, ending, 
     assert {*found.column_names} == {*whole.column_names, "reason"}
     told = [reason for reason in found["reason"].to_pylist() if reason]
     assert len(told) == (100 if top is None else rows)
-    printed = " ".join(pipeline.explain(Config(run_dir=str(finished)), [str(found["id"][0])]).split())
+    printed = " ".join(FinishedRun(finished).explained_text([str(found["id"][0])]).split())
     assert all(sentence in printed for sentence in told[0].removesuffix(".").split("). "))  # all reasons, whole
-
-
-@pytest.mark.parametrize(("top", "rows", "told"), [(None, 120, 100), (7, 7, 7)])
-def test_export__writes_suspiciously_ordinary_nodes_first_with_true_reasons(finished, tmp_path, top, rows, told):
-    out = tmp_path / "list.csv"
-    choice = ["--alike", *([] if top is None else ["--top", str(top)])]
-    said = commands.export_run([str(finished), str(out), *choice])
-    assert said == f"{rows} nodes in {out}, the most ordinary first, {told} with a reason in words"
-    found, whole = pa.csv.read_csv(out), pq.read_table(finished / "scores" / "scores.parquet")
-    assert found.column_names[:3] == ["alike_rank", "rank", "id"]
-    nodes, alike = whole["node"].to_numpy(), whole["alike"].to_numpy()
-    assert found["node"].to_pylist() == nodes[np.lexsort((nodes, -alike))][:rows].tolist()
-    for value, reason in zip(found["alike"].to_pylist()[:told], found["reason"].to_pylist()[:told], strict=True):
-        share = f"{100 * np.mean(alike >= value * (1 - 1e-12)):.3g}%"
-        assert reason.startswith(f"Closer to what is expected than all but {share} of the nodes")
-
-
-@pytest.mark.parametrize("words", [["near.gexf"], ["list.csv", "--flagged"], ["list.csv", "--since", "old"]])
-def test_export__of_ordinary_nodes_refuses_what_it_cannot_order(finished, tmp_path, words):
-    with pytest.raises(ValueError, match="--alike"):
-        commands.export_run([str(finished), str(tmp_path / words[0]), *words[1:], "--alike"])
 
 
 def test_export__writes_flagged_nodes_and_those_that_are_new(finished, forged, tmp_path):
@@ -154,7 +134,7 @@ def test_export__writes_flagged_nodes_and_those_that_are_new(finished, forged, t
         (["--flagged", "--top", "4"], whole.slice(0, 4)),
         (["--since", str(yesterday)], whole.slice(0, 10)),
         (["--since", str(today)], whole.slice(0, 0)),
-        (["--flagged", "--top", "4", "--since", str(yesterday)], whole.slice(0, 4)),
+        (["--top", "4", "--since", str(yesterday)], whole.slice(0, 4)),
     ]:
         assert f"{len(wanted)} flagged nodes" in commands.export_run([str(today), str(tmp_path / "list.csv"), *words])
         found = pa.csv.read_csv(tmp_path / "list.csv")
@@ -164,48 +144,6 @@ def test_export__writes_flagged_nodes_and_those_that_are_new(finished, forged, t
     found = pa.csv.read_csv(tmp_path / "all.csv", convert_options=pa.csv.ConvertOptions(strings_can_be_null=True))
     told = found.filter(pa.compute.is_valid(found["reason"]))["rank"].to_pylist()
     assert told == sorted({*range(1, 101), *whole["rank"].to_pylist()})
-
-
-def test_export__top_since_writes_those_of_the_first_nodes_that_were_not_among_the_first(finished, forged, tmp_path):
-    whole = pq.read_table(finished / "scores" / "scores.parquet")
-
-    def later(rows: pa.Table) -> pa.Table:  # the nodes 3, 4 and 5 of the list came last
-        return pa.concat_tables([rows.slice(0, 2), rows.slice(5), rows.slice(2, 3)])
-
-    old, out = forged(finished, tmp_path / "old", rows_edited(later)), tmp_path / "list.csv"
-    assert (
-        commands.export_run([str(finished), str(out), "--top", "20", "--since", str(old)])
-        == f"3 nodes in {out}, new since {old}, of 20"
-    )
-    found = pa.csv.read_csv(out)
-    assert found["id"].to_pylist() == whole["id"].slice(2, 3).to_pylist()
-    assert all(found["reason"].to_pylist())
-
-
-@pytest.mark.parametrize("choice", [[], ["--top", "10"], ["--flagged", "--top", "10"]])
-def test_export__an_empty_list_of_new_nodes_says_where_the_first_new_one_is(finished, forged, tmp_path, choice):
-    def lacking(rows: pa.Table) -> pa.Table:  # all were flagged; the node at rank 16 had another id
-        ids = [*rows["id"].to_pylist()]
-        ids[15] = 10_000
-        flags = pa.array([True] * len(ids))
-        rows = rows.set_column(rows.schema.get_field_index("flagged"), "flagged", flags)
-        return rows.set_column(rows.schema.get_field_index("id"), "id", pa.array(ids, rows["id"].type))
-
-    def unflagged(rows: pa.Table) -> pa.Table:
-        flags = pa.array([False] * len(rows))
-        return rows.set_column(rows.schema.get_field_index("flagged"), "flagged", flags)
-
-    old = forged(finished, tmp_path / "old", rows_edited(lacking))
-    run = forged(finished, tmp_path / "run", rows_edited(unflagged))
-    out = str(tmp_path / "list.csv")
-    said = commands.export_run([str(run), out, *choice, "--since", str(old)])
-    assert said.endswith(f"the first node that {old} does not have is at rank 16: --top 16 --since {old} writes it")
-    assert (
-        commands.export_run([str(run), out, "--top", "16", "--since", str(old)])
-        == f"1 nodes in {out}, new since {old}, of 16"
-    )
-    said = commands.export_run([str(run), out, *choice, "--since", str(run)])
-    assert said.endswith(f"nodes in {out}; {run} has all nodes of this run")
 
 
 @pytest.mark.parametrize(("ending", "read"), [("graphml", nx.read_graphml), ("gexf", nx.read_gexf)])
@@ -259,9 +197,9 @@ def nodes_set(change: Callable[[np.ndarray], object]) -> Callable[[Path], object
 def test_scores_of_others__are_refused_by_explain_export_and_serve_alike(forged, finished, tmp_path, edit, told):
     run_dir = forged(finished, tmp_path / "run", edit)
     with pytest.raises(FolderError, match=told):
-        pipeline.explain(Config(run_dir=str(run_dir)), ["3"])
+        FinishedRun(run_dir).explained_text(["3"])
     with pytest.raises(FolderError, match=told):
-        Views(run_dir)
+        Views(FinishedRun(run_dir))
     for name in ("out.graphml", "out.csv"):
         with pytest.raises(FolderError, match=told):
             commands.export_run([str(run_dir), str(tmp_path / name)])

@@ -16,7 +16,7 @@ from hcm_scale.cli import commands
 from hcm_scale.cli.main import main
 from hcm_scale.ingest.policy import InputError
 from hcm_scale.report import wording
-from hcm_scale.run import pipeline
+from hcm_scale.run.finished import FinishedRun
 from hcm_scale.stages import report
 from tests.helpers import FAST, as_words, small_graph, small_run
 
@@ -70,7 +70,7 @@ def test_export_edges__every_row_of_the_table_inherits_the_numbers_of_its_edge(m
     out = tmp_path / "all.parquet"
     said = commands.export_run([str(run), str(out), "--edges"])
     assert "in the order of the table" in said
-    rows, ours = read(out), pipeline.open_edges(run).table()
+    rows, ours = read(out), FinishedRun(run).edges.table()
     assert rows.num_rows == edges.num_rows
     for name in edges.column_names:
         assert [str(v) for v in rows[name].to_pylist()] == [str(v) for v in edges[name].to_pylist()]
@@ -92,7 +92,7 @@ def test_export_edges__the_first_edges_bring_all_their_rows_the_strangest_first(
     assert f"{len(ranks)} rows of 10 edges" in said
     assert ranks == sorted(ranks)
     assert {*ranks} == {*range(1, 11)}
-    first = {tuple(sorted((r["source"], r["target"]))) for r in pipeline.open_edges(run).table(10).to_pylist()}
+    first = {tuple(sorted((r["source"], r["target"]))) for r in FinishedRun(run).edges.table(10).to_pylist()}
     wanted = [row["note"] for row in edges.to_pylist() if pair(row) in first]
     assert sorted(rows["note"].to_pylist()) == sorted(wanted)
     for rank in range(1, 11):  # in the order of the table
@@ -133,8 +133,8 @@ def test_export_edges__a_table_that_changed_is_refused_by_name(made, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--pairs"], "--pairs goes with --edges"),
-        (["--edges", "--alike"], "--edges goes with"),
+        (["--pairs"], "--pairs and --trust-queries go with --edges"),
+        (["--edges", "--taught"], "--edges goes with"),
         (["--edges", "--type", "user"], "--edges goes with"),
     ],
 )
@@ -156,7 +156,7 @@ def test_explain__says_of_an_edge_what_is_so(made, capsys):
     run, _, _ = made
     assert main(["explain", str(run), f"edge={EDGE[0]},{EDGE[1]}"]) == 0
     said = capsys.readouterr().out
-    rows = pipeline.open_edges(run).table().to_pylist()
+    rows = FinishedRun(run).edges.table().to_pylist()
     (row,) = [row for row in rows if {row["source"], row["target"]} == {*EDGE}]
     assert said.startswith(f"{EDGE[0]} and {EDGE[1]}   ")
     share = float(re.search(r"([\d.e-]+)% of the ([\d,]+) edges are as strange", said)[1]) / 100
@@ -192,7 +192,7 @@ def test_edges_of_a_detector__are_a_table_and_explained(made):
 def test_report__shows_the_strangest_edges_with_their_rows_and_reasons(made):
     run, _, edges = made
     shown = json.loads((run / "report" / "report.json").read_text())["strange_edges"]
-    found = pipeline.open_edges(run)
+    found = FinishedRun(run).edges
     ours, ranks = found.table(20).to_pylist(), found.evidence.row_of_node + 1
     assert [edge["rank"] for edge in shown["edges"]] == list(range(1, 21))
     for edge, row in zip(shown["edges"], ours, strict=True):
@@ -240,7 +240,7 @@ def test_export_edges__of_queries_are_all_columns_of_their_rows(tmp_path):
     rows = read(tmp_path / "all.parquet")
     assert rows.column_names[:5] == ["edge_rank", "note", "sender", "receiver", "amount"]
     assert sorted(rows["note"].to_pylist()) == sorted(edges["note"].to_pylist())
-    first = pipeline.open_edges(run).table(1).to_pylist()[0]
+    first = FinishedRun(run).edges.table(1).to_pylist()[0]
     wanted = [row["note"] for row in edges.to_pylist() if {*pair(row)} == {first["source"], first["target"]}]
     commands.export_run([str(run), str(tmp_path / "first.csv"), "--edges", "--top", "1"])
     assert sorted(read(tmp_path / "first.csv")["note"].to_pylist()) == sorted(wanted)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hcm_scale.cli import help, main
+from hcm_scale.run.finished import FinishedRun
 
 TINY = [
     "graph=community",
@@ -57,7 +58,7 @@ def test_no_words__are_answered_with_a_screenful_that_names_what_to_type_first(c
 def test_every_command__has_a_page_of_its_own(capsys, command):
     status, out, err = said(capsys, command, "--help")
     assert (status, err) == (0, "")
-    assert out.startswith("usage: python -m bench" if command == "bench" else f"usage: hcm-scale {command} ")
+    assert out.startswith(f"usage: hcm-scale {command} ")
     assert command in help.full_page()
 
 
@@ -78,16 +79,24 @@ def test_demo__has_its_own_data_and_says_how_to_bring_others(capsys):
 
 
 def test_unknown_command__suggests_the_nearest(tmp_path):
-    done = hcm_scale("lable", cwd=tmp_path)
+    done = hcm_scale("expalin", cwd=tmp_path)
     assert done.returncode == 2
-    assert "did you mean 'label'?" in done.stderr
+    assert "did you mean 'explain'?" in done.stderr
+
+
+def test_command_that_is_gone__says_what_to_type(capsys):
+    status, _, err = said(capsys, "score", "my edges.csv", "seed=1")
+    assert status == 2
+    assert err.endswith("no command any more: hcm-scale run until=score 'my edges.csv' seed=1\n")
+    status, _, err = said(capsys, "run", "until=scores")
+    assert (status, "until=scores is not known; legal are ingest" in err) == (2, True)
 
 
 @pytest.mark.parametrize(
     ("line", "found"),
     [
         ("hcm-scale run purify.r", "purify.ratio="),
-        ("hcm-scale score world.device=cpu graph=rm", "graph=rmat"),
+        ("hcm-scale plan world.device=cpu graph=rm", "graph=rmat"),
     ],
 )
 def test_hydra_completion__is_asked_of_the_words_after_the_command(tmp_path, line, found):
@@ -107,8 +116,6 @@ def test_run__from_any_folder_ends_with_a_summary(tmp_path):
     strangest = hcm_scale(*steps[0][1:], cwd=tmp_path)
     assert strangest.returncode == 0, strangest.stderr
     assert "1 of 300" in strangest.stdout
-    looked = hcm_scale("inspect", "runs/community-300", cwd=tmp_path)
-    assert "convergence: Predicted hops of 1,000 edges: all encoders R-hat" in looked.stdout
     ids = re.findall(r"^ +\d+  (\d+) ", done.stdout, re.MULTILINE)[:2]
     both = hcm_scale("explain", "runs/community-300", *ids, cwd=tmp_path)
     assert re.findall(r"^(\d+)   rank (\d) of 300", both.stdout, re.MULTILINE) == [(ids[0], "1"), (ids[1], "2")]
@@ -123,7 +130,7 @@ def test_run__from_any_folder_ends_with_a_summary(tmp_path):
 
 
 def test_stage_command__stops_at_its_stage(tmp_path):
-    done = hcm_scale("purify", *TINY, cwd=tmp_path)
+    done = hcm_scale("run", "until=purify", *TINY, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     made = {path.name for path in (tmp_path / "runs" / "community-300").iterdir() if path.is_dir()}
     assert made == {"graph", "purified", "records"}
@@ -156,14 +163,14 @@ def test_mistake__is_one_readable_line_and_a_failure(tmp_path, override, status,
 )
 def test_explain__takes_an_id_as_it_is(tmp_path, monkeypatch, capsys, node):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("hcm_scale.run.pipeline.explain", lambda config, nodes, edges: f"{config.seed} {nodes[0]}")
+    monkeypatch.setattr(FinishedRun, "explained_text", lambda run, nodes, edges: f"{run.folder} {nodes[0]}")
     quiet = ["hydra/job_logging=none", "hydra/hydra_logging=none"]
-    status, out, _ = said(capsys, "explain", f"node={node}", "seed=3", *quiet)
-    assert (status, out) == (0, f"3 {node}\n")
+    status, out, _ = said(capsys, "explain", f"node={node}", "run_dir=here", *quiet)
+    assert (status, out) == (0, f"here {node}\n")
 
 
 def test_missing_file__is_named(tmp_path):
-    done = hcm_scale("ingest", "graph=tables", "graph.path=nowhere.parquet", cwd=tmp_path)
+    done = hcm_scale("run", "until=ingest", "graph=tables", "graph.path=nowhere.parquet", cwd=tmp_path)
     assert done.returncode == 2
     assert "nowhere.parquet" in done.stderr
 
@@ -176,7 +183,7 @@ def test_run_dir__that_is_a_url_is_refused_before_a_folder_is_made(tmp_path):
 
 
 def test_log__as_json_is_one_object_a_line_on_stderr_and_in_the_file(tmp_path):
-    done = hcm_scale("purify", *TINY, "log=json", cwd=tmp_path)
+    done = hcm_scale("run", "until=purify", *TINY, "log=json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     assert {"time", "level", "message"} <= lines[0].keys()
@@ -225,7 +232,7 @@ def test_log__that_an_option_file_makes_json_tells_errors_as_json(tmp_path, monk
     monkeypatch.chdir(tmp_path)
     (tmp_path / "conf" / "experiment").mkdir(parents=True)
     (tmp_path / "conf" / "experiment" / "night.yaml").write_text("# @package _global_\nlog: json\n")
-    status, _, err = said(capsys, "ingest", "experiment=night", "graph=tables", "graph.path=nowhere.csv")
+    status, _, err = said(capsys, "run", "until=ingest", "experiment=night", "graph=tables", "graph.path=nowhere.csv")
     last = json.loads(err.splitlines()[-1])
     assert (status, last["event"], last["status"]) == (2, "error", 2)
 
@@ -233,7 +240,7 @@ def test_log__that_an_option_file_makes_json_tells_errors_as_json(tmp_path, monk
 @pytest.mark.parametrize("words", [["purify.ratoi=1"], ["graph=tables", "graph.path=nowhere.csv"], ["-m", "seed=x"]])
 def test_log__as_json_tells_errors_too(tmp_path, monkeypatch, capsys, words):
     monkeypatch.chdir(tmp_path)
-    status, _, err = said(capsys, "ingest", "log=json", *words)
+    status, _, err = said(capsys, "run", "until=ingest", "log=json", *words)
     assert status == 2
     last = json.loads(err.splitlines()[-1])
     assert last["level"] == "error"
@@ -251,7 +258,7 @@ def test_configuration_of_a_search__is_printed(tmp_path, monkeypatch, capsys):
 def test_experiment_without_its_file__says_where_it_comes_from(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HCM_DATA", raising=False)
-    status, _, err = said(capsys, "ingest", "experiment=best/enron")
+    status, _, err = said(capsys, "run", "until=ingest", "experiment=best/enron")
     assert status == 2
     assert "graph.path=data/Enron.mat is not there" in err
     assert "data_dir=data (or HCM_DATA) names the folder of data sets, and docs/results.md says which file it is" in err

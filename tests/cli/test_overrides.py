@@ -35,7 +35,7 @@ def options(run_dir: str) -> dict[str, object]:
 
 
 def test_tables__are_read_with_guessed_columns_and_the_log_says_so(capsys):
-    status, err = ran(capsys, "ingest", "my edges.csv", "nodes.csv", *SMALL)
+    status, err = ran(capsys, "run", "until=ingest", "my edges.csv", "nodes.csv", *SMALL)
     assert status == 0, err
     assert "graph.target_column=payee, graph.id_column=account (say so where it is another column)" in err
     assert "graph.source_column=payer" in Path("runs/my-edges/log").read_text()
@@ -48,14 +48,14 @@ def test_tables__are_read_with_guessed_columns_and_the_log_says_so(capsys):
 def test_guess__is_told_also_where_an_error_follows(capsys):
     with Path("my edges.csv").open("a") as stream:
         stream.write("\nn1,nobody")
-    status, err = ran(capsys, "ingest", "my edges.csv", "nodes.csv", *SMALL)
+    status, err = ran(capsys, "run", "until=ingest", "my edges.csv", "nodes.csv", *SMALL)
     assert status == 2
     assert err.index("guessed from the tables: graph.source_column=payer") < err.index("error: my edges.csv, nodes.csv")
 
 
 def test_keys_that_are_given__win(capsys):
     words = ["my edges.csv", "nodes.csv", "graph.name=mine", "graph.source_column=payee", "graph.target_column=payer"]
-    status, err = ran(capsys, "ingest", *words, *SMALL)
+    status, err = ran(capsys, "run", "until=ingest", *words, *SMALL)
     assert status == 0, err
     found = options("runs/mine")
     assert (found["source_column"], found["target_column"], found["id_column"]) == ("payee", "payer", "account")
@@ -63,7 +63,7 @@ def test_keys_that_are_given__win(capsys):
 
 def test_matrix__is_read_by_its_own_source(capsys):
     np.savez("graph.npz", edge_index=np.array([[0, 1, 2], [1, 2, 0]]), x=np.eye(3, dtype=np.float32))
-    status, err = ran(capsys, "ingest", "graph.npz", *SMALL)
+    status, err = ran(capsys, "run", "until=ingest", "graph.npz", *SMALL)
     assert status == 0, err
     assert options("runs/graph")["source"] == "matrix"
 
@@ -89,7 +89,7 @@ def test_matrix__is_read_by_its_own_source(capsys):
     ],
 )
 def test_mistake__is_named(capsys, words, said):
-    status, err = ran(capsys, "ingest", *words)
+    status, err = ran(capsys, "run", "until=ingest", *words)
     assert status == 2
     assert said in err
     assert not Path("runs").exists()
@@ -98,17 +98,17 @@ def test_mistake__is_named(capsys, words, said):
 def test_finished_run_of_other_files__is_kept_unless_it_is_to_be_replaced(capsys):
     Path("other").mkdir()
     Path("other/edges.csv").write_text(Path("my edges.csv").read_text())
-    assert ran(capsys, "ingest", "my edges.csv", "nodes.csv", "run_dir=r", *SMALL)[0] == 0
+    assert ran(capsys, "run", "until=ingest", "my edges.csv", "nodes.csv", "run_dir=r", *SMALL)[0] == 0
     Path("r/scores").mkdir()
-    other = ["ingest", "other/edges.csv", "nodes.csv", "run_dir=r", *SMALL]
+    other = ["run", "until=ingest", "other/edges.csv", "nodes.csv", "run_dir=r", *SMALL]
     status, err = ran(capsys, *other)
     assert status == 2
     assert "run_dir=r holds a finished run of my edges.csv, nodes.csv, and this one is of other/edges.csv, node" in err
     assert options("r")["path"] == "my edges.csv"
     same = [f"{Path.cwd()}/my edges.csv", "nodes.csv", "graph.directed=true", "graph.name=x", "run_dir=r", *SMALL]
-    assert ran(capsys, "ingest", *same)[0] == 0
+    assert ran(capsys, "run", "until=ingest", *same)[0] == 0
     Path("my edges.csv").write_text("payer,payee\nn0,n1\n")
-    assert ran(capsys, "ingest", *same)[0] == 0
+    assert ran(capsys, "run", "until=ingest", *same)[0] == 0
     assert ran(capsys, *other, "overwrite=true")[0] == 0
     assert options("r")["path"] == "other/edges.csv"
 
@@ -123,7 +123,7 @@ def test_columns_of_an_option_file__are_not_guessed(capsys):
     Path("conf/graph").mkdir(parents=True)
     columns = "source_column: payee\ntarget_column: payer\n"
     Path("conf/graph/mine.yaml").write_text(f"defaults:\n  - schema/tables@_here_\n  - _self_\n{columns}")
-    status, err = ran(capsys, "ingest", "my edges.csv", "nodes.csv", "graph=mine", *SMALL)
+    status, err = ran(capsys, "run", "until=ingest", "my edges.csv", "nodes.csv", "graph=mine", *SMALL)
     assert status == 0, err
     assert "source_column" not in err
     assert (options("runs/my-edges")["source_column"], options("runs/my-edges")["id_column"]) == ("payee", "account")
@@ -131,7 +131,7 @@ def test_columns_of_an_option_file__are_not_guessed(capsys):
 
 def test_url__is_fetched_to_be_guessed_from(folder, capsys):
     words = [f"file://{folder}/my%20edges.csv", f"file://{folder}/nodes.csv", "run_dir=r"]
-    status, err = ran(capsys, "ingest", *words, *SMALL)
+    status, err = ran(capsys, "run", "until=ingest", *words, *SMALL)
     assert status == 0, err
     assert options("r")["id_column"] == "account"
 
@@ -167,7 +167,9 @@ def said(capsys, *words: str) -> tuple[int, str, str]:
 
 
 def test_own_experiment__composes_with_our_schema(capsys, own):
-    status, _, err = said(capsys, "ingest", "experiment=mine", "world.device=cpu", "graph.num_attributes=3")
+    status, _, err = said(
+        capsys, "run", "until=ingest", "experiment=mine", "world.device=cpu", "graph.num_attributes=3"
+    )
     assert status == 0, err
     config = json.loads(Path("runs/small-one/config.json").read_text())
     assert (config["graph"]["num_nodes"], config["purify"]["ratio"]) == (60, 0.3)
@@ -270,7 +272,7 @@ def test_node_tables_of_several_types__are_one_word(capsys):
     lines = Path("nodes.csv").read_text().splitlines()
     Path("users.csv").write_text("\n".join(lines[:3]) + "\n")
     Path("shops.csv").write_text("\n".join([lines[0], *lines[3:]]) + "\n")
-    status, err = ran(capsys, "ingest", "my edges.csv", "users.csv,shops.csv", *SMALL)
+    status, err = ran(capsys, "run", "until=ingest", "my edges.csv", "users.csv,shops.csv", *SMALL)
     assert status == 0, err
     assert "graph.node_type_column=type" in err
     assert options("runs/my-edges")["nodes"] == "users.csv,shops.csv"

@@ -259,7 +259,7 @@ def test_copy__has_scores_and_a_folder_of_its_own(found, world, tmp_path, way):
     twin = way(found, tmp_path)
     assert twin.get_params() == found.get_params()
     np.testing.assert_array_equal(twin.scores, found.scores)
-    assert twin._found().folder != found._found().folder
+    assert twin._require_fitted().run.folder != found._require_fitted().run.folder
     assert twin.explain("n003").data == found.explain("n003").data
     twin.set_params(run_dir=None, seed=2).fit((world.edges, world.nodes))
     assert (twin.scores != found.scores).any()

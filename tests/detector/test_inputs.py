@@ -91,7 +91,7 @@ def test_fields__of_a_data_that_are_not_read_have_a_line(world, caplog):
     assert lines["name"] == "not used"
     with caplog.at_level("INFO", "hcm_scale"):
         found = small_detector(data)
-    assert len(Graph.open(found._found().folder / "graph").info["ingest"]["told"]) == 5
+    assert len(Graph.open(found._require_fitted().run.folder / "graph").info["ingest"]["told"]) == 5
     assert "float32 (" in caplog.text
     assert "columns of edges are read from tables" in caplog.text
 

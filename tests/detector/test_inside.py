@@ -8,7 +8,7 @@ import torch
 from helpers import FAST, small_detector
 
 from hcm_scale import HCM, NotFitted
-from hcm_scale.run import pipeline
+from hcm_scale.run.finished import FinishedRun
 from hcm_scale.stages.convergence import r_hat, split
 
 
@@ -83,12 +83,12 @@ def test_inside__before_fit_says_so():
 @pytest.mark.parametrize("options", [{}, {"sampling.first_hop": "sampled"}])
 def test_hops_of_edges__are_those_of_a_whole_graph_embedded(world, tmp_path, options):
     HCM(FAST | options | {"posterior.num_samples": 5}, run_dir=tmp_path).fit(world.graph)
-    context, views = pipeline.open_views(tmp_path)
-    chains, u, v = pipeline.convergence(tmp_path)
+    run = FinishedRun(tmp_path)
+    chains, u, v = run.chains()
     assert len(u) == min(1_000, world.graph.num_arcs)
-    for name, view in views.items():
+    for name in run.views:
         whole = []
-        for z, head in context.embedded(view):
+        for z, head in run.embedded(name):
             hidden = torch.relu((z[u] - z[v]).abs() @ head.weight0 + head.bias0)
             chances = (hidden @ head.weight1 + head.bias1).double().softmax(1)
             whole.append((chances * torch.arange(1.0, chances.shape[1] + 1)).sum(1).numpy())
@@ -105,7 +105,7 @@ def test_arviz__has_the_chains_and_the_same_split_r_hat(world):
     found = HCM(FAST | {"posterior.num_samples": 8}).fit(world.graph)
     hop = found.to_arviz().posterior["hop"]
     assert hop.shape[:2] == (2, 8)
-    ends = [str(found.ids_[node]) for node in (pipeline.convergence(found._found().folder)[1][0],)]
+    ends = [str(found.ids_[node]) for node in (found._require_fitted().run.chains()[1][0],)]
     assert str(hop.coords["edge"].values[0]).startswith(f"{ends[0]} - ")
     theirs = np.asarray(arviz.rhat(hop.to_dataset(), method="split")["hop"])
     np.testing.assert_allclose(theirs, r_hat(split(np.asarray(hop))), rtol=1e-9)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import inspect
-from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -19,22 +19,23 @@ from hcm_scale.base.console import Step
 from hcm_scale.detector.results import Fitted
 
 
-def fitted(scores, num_flagged: int = 0, **more) -> Fitted:
+def fitted(scores, num_flagged: int = 0, trained: Fitted | None = None, **more) -> Fitted:
     """A run over a shuffled table, the `num_flagged` highest scores being flagged."""
     node = np.random.default_rng(0).permutation(len(scores))
     score = np.sort(scores)[::-1]
     columns = {"node": node, "score": score, "p": np.linspace(0.01, 1.0, len(score))}
     table = pa.table({**columns, "flagged": np.arange(len(score)) < num_flagged})
-    return Fitted(Path(), table.replace_schema_metadata({"rank_by": "score"}), "", {}, **more)
+    run = SimpleNamespace(table=table.replace_schema_metadata({"rank_by": "score"}), trained=trained and trained.run)
+    return Fitted(run, "", {}, **more)
 
 
 @pytest.mark.parametrize("num_flagged", [0, 1, 4, 40])
 def test_labels__without_a_contamination_are_the_flags(num_flagged):
     found = fitted(np.random.default_rng(0).gamma(2.0, size=40), num_flagged)
-    node = found.table["node"].to_numpy()
+    node = found.run.table["node"].to_numpy()
     assert found.labels[node].tolist() == [1] * num_flagged + [0] * (40 - num_flagged)
     assert (found.scores > found.threshold).sum() == num_flagged
-    np.testing.assert_array_equal(found.probabilities("p")[node], 1 - found.table["p"].to_numpy())
+    np.testing.assert_array_equal(found.probabilities("p")[node], 1 - found.run.table["p"].to_numpy())
 
 
 def test_probabilities__of_equal_scores_are_zero_and_of_an_unknown_method_refused():
@@ -45,7 +46,7 @@ def test_probabilities__of_equal_scores_are_zero_and_of_an_unknown_method_refuse
 
 
 def test_probabilities__of_other_data_are_on_the_scale_of_the_training():
-    found = fitted([1.0, 2.0, 300.0], 1, trained=fitted(np.arange(101.0), 5).training)
+    found = fitted([1.0, 2.0, 300.0], 1, trained=fitted(np.arange(101.0), 5))
     assert sorted(found.probabilities("linear")) == [0.01, 0.02, 1.0]
     assert found.confidences().min() > 0.99
 

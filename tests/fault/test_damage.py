@@ -25,6 +25,7 @@ from same_bytes import artifacts
 from hcm_scale.graph import Graph
 from hcm_scale.report import page
 from hcm_scale.run import pipeline
+from hcm_scale.run.finished import FinishedRun
 
 OPTIONS = {"shards.shard_pairs": 1024, "posterior.checkpoint_every": 2}
 OPTIONS |= {"world.threads": 1}
@@ -93,7 +94,7 @@ def prepare(whole: Path, run_dir: Path, case: int) -> tuple[bool, list[str], str
 def outcome(explains: bool, names: list[str], run_dir: Path, given: Graph, expected: tuple) -> str:
     config = small_config(run_dir, **OPTIONS)
     try:
-        text = pipeline.explain(config, [NODE]) if explains else pipeline.run(config, graph=given)
+        text = FinishedRun(config.run_dir).explained_text([NODE]) if explains else pipeline.run(config, graph=given)
     except (ValueError, OSError, FloatingPointError) as error:  # what the command line tells as an error
         named = any(str(run_dir / name) in str(error) for name in names) and REMEDY.search(str(error))
         return "refused" if named else f"unnamed\t{error!r}"
@@ -124,7 +125,7 @@ def main() -> None:
     config = small_config(whole, **OPTIONS)
     pipeline.run(config, graph=given)
     again = shutil.copytree(whole, folder / "again", dirs_exist_ok=True)
-    expected = found(again, None), found(again, pipeline.explain(config, [NODE]))
+    expected = found(again, None), found(again, FinishedRun(config.run_dir).explained_text([NODE]))
     for case in range(first, last):
         explains, names, what = prepare(whole, run_dir, case)
         report_case(case, what, lambda: outcome(explains, names, run_dir, given, expected))  # noqa: B023

@@ -21,6 +21,7 @@ from hcm_scale.config import TablesGraph
 from hcm_scale.report.write import stream_csv
 from hcm_scale.review import verdicts
 from hcm_scale.run import pipeline
+from hcm_scale.run.finished import FinishedRun
 from hcm_scale.serve.search import Filter, passing_rows
 from hcm_scale.serve.server import Views
 
@@ -159,7 +160,7 @@ def test_xlsx__without_its_library_is_refused_at_once(run_dir, tmp_path, monkeyp
 
 
 def test_served_list__is_as_safe(run_dir):
-    ranked, text = Views(run_dir).ranked, io.BytesIO()
+    ranked, text = Views(FinishedRun(run_dir)).ranked, io.BytesIO()
     stream_csv(text, passing_rows(ranked, Filter()), ranked.schema)
     ids = {row["id"] for row in csv.DictReader(io.StringIO(text.getvalue().decode(), newline=""))}
     assert {"'" + name for name in RUN[:-1]} <= ids

@@ -29,7 +29,8 @@ from hcm_scale.config import inert_options
 from hcm_scale.detector.parameters import SECTIONS
 from hcm_scale.posterior import samples
 from hcm_scale.review import teach, verdicts
-from hcm_scale.run import pipeline, sources
+from hcm_scale.run import pipeline
+from hcm_scale.run.finished import FinishedRun, open_trained, with_trained_options
 from hcm_scale.score import table
 from hcm_scale.shards import open_labels
 from hcm_scale.stages import purify, score
@@ -100,7 +101,7 @@ def readers(run: Path) -> Iterator[Callable[[], Any]]:
     yield lambda: learned(run)
     yield lambda: open_labels(run / "labels", verify=True)
     yield lambda: verdicts.latest(run)
-    yield lambda: pipeline.open_run(run).inputs()
+    yield lambda: teach.inputs_of(FinishedRun(run))
     yield lambda: lesson(run)
     yield lambda: pipeline.changed(run, small_config(run))
 
@@ -118,8 +119,8 @@ def load_and_save(run: Path, out: Path) -> None:
 
 def learned(run: Path) -> None:
     """What a run with `trained=` reads."""
-    config = sources.with_trained_options(small_config(run.parent / "other", **OPTIONS, trained=str(run)))
-    trained = sources.open_trained(config)
+    config = with_trained_options(small_config(run.parent / "other", **OPTIONS, trained=str(run)))
+    trained = open_trained(config)
     assert not config.score.copy_to
     assert config.share_dir is None
     score.open_reference(trained.folders["scores"])

@@ -35,6 +35,7 @@ from hcm_scale.cli import commands
 from hcm_scale.cli.errors import USER_ERRORS
 from hcm_scale.config import TablesGraph, stored_options
 from hcm_scale.run import pipeline
+from hcm_scale.run.finished import FinishedRun
 from hcm_scale.serve.server import Views
 
 SECONDS = 300  # of a case
@@ -219,16 +220,16 @@ def doors(kind: str, run: Path, place: Path, node: str, edge: str) -> Iterator[t
     out = place / "out"
     data = (place / "edges.parquet", place / "nodes.parquet") if kind == "tables" else graphs()["sparse"]
     config = lambda where, **more: small_config(where, **OPTIONS | more)  # noqa: E731
-    yield "explain", lambda: pipeline.explain(config(run), [node])
-    yield "explain edge", lambda: pipeline.explain(config(run), [], [edge])
-    for words in ("a.csv", "a.parquet --top 5", "a.csv --alike", "a.csv --flagged", "a.csv --taught", "a.graphml",
+    yield "explain", lambda: FinishedRun(run).explained_text([node])
+    yield "explain edge", lambda: FinishedRun(run).explained_text([], [edge])
+    for words in ("a.csv", "a.parquet --top 5", "a.csv --flagged", "a.csv --taught", "a.graphml",
                   "a.csv --edges --top 5", "a.parquet --edges", "a.csv --edges --pairs"):  # fmt: skip
         name, *more = words.split()
         yield f"export {words}", partial(commands.export_run, [str(run), str(out / name), *more])
     yield "inspect", lambda: commands.inspect_path([str(run), "--verify"])
     for name in ("graph", "purified", "labels", "scores", "train-purified/samples"):
         yield f"inspect {name}", partial(commands.inspect_path, [str(run / name), "--verify"])
-    yield "show", lambda: pipeline.show(run)
+    yield "show", lambda: FinishedRun(run).html()
     yield "load", lambda: use(HCM.load(run), node, edge, out)
     yield "apply", lambda: HCM.load(run).apply(data).scores
     again = place / "again"
@@ -276,13 +277,13 @@ def use(found: HCM, node: str, edge: str, out: Path) -> None:
 
 
 def serve(run: Path) -> None:
-    views = Views(run)
+    views = Views(FinishedRun(run))
     views.page()
     for asked in ({}, {"sort": "degree", "down": "true"}, {"query": "n1"}, {"flagged": "true"}, {"kind": "hop"}):
         views.rows(asked)
     views.rows({"verdict": "bad"})
     views.explained({"rank": "1"})
-    views.judge({"rank": 2, "verdict": "bad"})
+    views.judge({"id": str(views.ranked["id"][1]), "verdict": "bad"})
     views.to_review({})
     views.rank_again({})
     views.rows({"sort": "taught_rank"})

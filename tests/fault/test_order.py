@@ -14,7 +14,7 @@ from helpers import planted_graph, small_config
 from hcm_scale.config import TablesGraph
 from hcm_scale.ingest.policy import InputError
 from hcm_scale.run import pipeline
-from hcm_scale.run.sources import as_trained
+from hcm_scale.run.finished import FinishedRun, as_trained
 
 SCORES = ("ahp", "iv", "hav", "closure", "strange", "context", "context_closure", "residual", "cohesion")
 WARNING = "the rows of the node table stand in another order than in trained="
@@ -42,7 +42,7 @@ def score(folder: Path, edges: pa.Table, nodes: pa.Table, trained: Path | None =
         config = as_trained(config)
     config.graph = TablesGraph(path=str(folder / "edges.parquet"), nodes=str(folder / "nodes.parquet"))
     pipeline.run(config, until="score")
-    found = pipeline.read_scores(folder / "run").sort_by("id")
+    found = FinishedRun(folder / "run").table.sort_by("id")
     return found.filter(pa.array([name.startswith("n") for name in found["id"].to_pylist()]))
 
 

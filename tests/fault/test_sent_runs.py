@@ -26,6 +26,7 @@ from hcm_scale.cli.main import main
 from hcm_scale.encoders import Encoder, Gat
 from hcm_scale.ingest.remote import queries_stamp, query_tables
 from hcm_scale.review import verdicts
+from hcm_scale.run.finished import FinishedRun
 from hcm_scale.serve.server import Views
 
 EMBEDDED = "purified-00000.npy"
@@ -105,27 +106,61 @@ def test_scored_edges__empty_no_folder_that_a_link_leads_to(run, sent, tmp_path)
 
 @pytest.mark.parametrize("entry", [{"fdr": {}}, {"num_flagged": {"a": 1}}, {"edges": [None]}, {"edges": [{}]}])
 def test_strange_edges__that_cannot_be_shown_are_ranked_again(run, entry):
-    shown = Views(run).edges({})
+    shown = Views(FinishedRun(run)).edges({})
     edit(run / "strange_edges.json", **entry)
-    assert Views(run).edges({}) == shown
+    assert Views(FinishedRun(run)).edges({}) == shown
 
 
-def test_source__of_another_type_leaves_edges_as_pairs(run, tmp_path):
-    edit(run / "config.json", graph__source=[1])
-    assert "3 edges" in commands.export_run([str(run), str(tmp_path / "out.csv"), "--edges", "--top", "3"])
+def test_source__of_another_type_is_refused_by_the_name_of_its_file(run, tmp_path):
+    words = [str(run), str(tmp_path / "out.csv"), "--edges", "--top", "3"]
+    for source in ([1], "nowhere"):
+        edit(run / "config.json", graph__source=source)
+        with pytest.raises(files.FolderError, match=r"config\.json is damaged"):
+            commands.export_run(words)
+    assert "3 edges" in commands.export_run([*words, "--pairs"])
 
 
 # Queries.
 
 
 def writes(place: Path) -> list[str]:
-    copy = f"copy (select 1) to '{place}'"
-    return [f"select 1 as source, 2 as target) q; {copy}; select 1, 2 from (select 1", f"select 1; {copy}", copy]
+    copy, select = f"copy (select 1) to '{place}'", "select 1 as source, 2 as target"
+    return [
+        f"{select}) q; {copy}; select 1, 2 from (select 1",
+        f"select 1; {copy}",
+        copy,
+        f"with a as ({copy}) {select}",
+        f"with a as (insert into t values (1) returning *) {select}",
+        f"{select} union all select 1, 2 from enable_profiling(save_location='{place}')",
+        f"{select} union all select 1, 2 from enable_logging(storage_path='{place}')",
+        f"{select} where exists (from enable_logging(storage_path='{place}'))",
+        f"{select} from query('select 1')",
+        f"attach '{place}' as a",
+    ]
 
 
-def test_query__that_writes_is_refused(tmp_path):
+def reads_elsewhere(place: Path) -> list[str]:
+    return [
+        f"select content as source, 1 as target from read_text('{place}')",
+        f"select content as source, 1 as target from read_blob('{place}')",
+        f"select file as source, 1 as target from glob('{place.parent}/*')",
+        "select 1 as source, 2 as target from 'https://127.0.0.1:9/edges.parquet'",
+        "select 1 as source, 2 as target from read_parquet('s3://bucket/edges.parquet')",
+        f"select * from read_csv(concat('{place.parent}', '/secret.csv'))",
+        "select * from sqlite_scan('a.db', 'b')",
+        "select * from secret",
+    ]
+
+
+def test_query__that_does_more_than_read_what_it_names_is_refused(tmp_path, monkeypatch):
     pytest.importorskip("duckdb")
-    for query in [*writes(tmp_path / "stolen.csv"), "load '/nowhere/extension'", ""]:
+    place, home = tmp_path / "stolen.csv", tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    secret = pa.table({"source": ["hush"], "target": ["hush"]})  # noqa: F841  a variable that DuckDB would find
+    (tmp_path / "secret.csv").write_text("source,target\nhush,hush\n")
+    names = sorted(path.name for path in tmp_path.iterdir())
+    for query in [*writes(place), *reads_elsewhere(tmp_path / "secret.csv"), "load '/nowhere/extension'", ""]:
         with pytest.raises(ValueError, match=r"graph\.edges"):
             queries_stamp("duckdb://", {"graph.edges": query})
         with (
@@ -133,19 +168,43 @@ def test_query__that_writes_is_refused(tmp_path):
             query_tables(tmp_path / "graph", "duckdb://", {"graph.edges": query}),
         ):
             pass
-    assert not list(tmp_path.iterdir())
-    for query in ("from range(3) t(source)", "with a as (select 1 as b) select * from a -- all", "values (1, 2);"):
+        assert sorted(path.name for path in tmp_path.iterdir()) == names
+    assert not list(home.iterdir())
+    csv = f"from read_csv(['{tmp_path}/secret.csv'], header = true)"
+    for query in ("from range(3) t(source)", "with a as (select 1 as b) select * from a -- all", "values (1, 2);", csv):
         with query_tables(tmp_path / "graph", "duckdb://", {"graph.edges": query}) as (path,):
             assert pq.read_table(path).num_rows in (1, 3)
 
 
-def test_query__in_a_run_of_others_writes_nothing(run, tmp_path):
-    pytest.importorskip("duckdb")
-    stolen = tmp_path / "stolen.csv"
-    for query in writes(stolen):
-        edit(run / "config.json", graph__source="sql", graph__path="duckdb://", graph__nodes=None, graph__edges=query)
+def test_query__of_a_database_that_a_stranger_filled_can_do_nothing_either(tmp_path):
+    duckdb = pytest.importorskip("duckdb")
+    stolen = tmp_path / "stolen"
+    with duckdb.connect(str(tmp_path / "a.db")) as database:
+        database.execute("create table t as select 1 as source, 2 as target")
+        database.execute(f"create macro f() as table from enable_logging(storage_path='{stolen}')")
+        database.execute(f"create view v as select 1 as source, 2 as target from glob('{tmp_path}/*')")
+    uri = f"duckdb://{tmp_path}/a.db"
+    assert queries_stamp(uri, {"graph.edges": "from t"})
+    for query in ("from f()", "from v"):
         with pytest.raises(ValueError, match=r"graph\.edges"):
-            commands.export_run([str(run), str(tmp_path / "out.csv"), "--edges", "--top", "3"])
+            queries_stamp(uri, {"graph.edges": query})
+    assert not stolen.exists()
+
+
+def test_query__in_a_run_of_others_is_not_run_unless_told(run, tmp_path):
+    pytest.importorskip("duckdb")
+    stolen, out = tmp_path / "stolen.csv", ["--edges", "--top", "3"]
+    edit(run / "config.json", graph__path="https://127.0.0.1:9/edges.csv")
+    with pytest.raises(ValueError, match=r"was not made here, and fetches https"):
+        commands.export_run([str(run), str(tmp_path / "out.csv"), *out])
+    source = {"graph__source": "sql", "graph__path": "duckdb://", "graph__nodes": None}
+    for query in ["select 1 as source, 2 as target", *writes(stolen)]:
+        edit(run / "config.json", **source, graph__edges=query)
+        with pytest.raises(ValueError, match=r"was not made here, and runs a query .* --trust-queries"):
+            commands.export_run([str(run), str(tmp_path / "out.csv"), *out])
+        with pytest.raises(ValueError, match=r"graph\.edges"):
+            commands.export_run([str(run), str(tmp_path / "out.csv"), *out, "--trust-queries"])
+        assert "3 edges" in commands.export_run([str(run), str(tmp_path / "out.csv"), *out, "--pairs"])
     assert not stolen.exists()
 
 

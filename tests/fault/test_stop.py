@@ -117,7 +117,7 @@ def test_signal_in_any_other_stage__is_answered(start, stage):
 
 @pytest.mark.gate
 def test_nohup__keeps_its_meaning(start, tiny):
-    command = ("nohup", sys.executable, "-m", "hcm_scale", "ingest", *tiny)
+    command = ("nohup", sys.executable, "-m", "hcm_scale", "run", "until=ingest", *tiny)
     running = start(command=command)
     running.wait_until(lambda: (running.run_dir / "log").exists())
     if running.process.poll() is None:

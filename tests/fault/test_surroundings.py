@@ -63,7 +63,7 @@ def finished(tmp_path_factory) -> Path:
 def test_path__means_what_it_says(command, tmp_path, name):
     Path(f"{name}.csv").write_text(EDGES)
     sources = ("graph=tables", f"graph.path={name}.csv", "graph.featureless=degree")
-    status, _, err = command("ingest", *sources, f"run_dir={name}", f"data_dir={name}")
+    status, _, err = command("run", "until=ingest", *sources, f"run_dir={name}", f"data_dir={name}")
     assert status == 0, err
     assert (tmp_path / name / "graph" / "indptr.npy").is_file()
     assert {path.name for path in tmp_path.iterdir()} == {name, f"{name}.csv"}
@@ -71,7 +71,15 @@ def test_path__means_what_it_says(command, tmp_path, name):
 
 @pytest.mark.gate
 def test_sweep__keeps_its_commas(tmp_path):
-    words = ["ingest", "graph=community", *SMALL, "-m", "seed=1,2", f"hydra.sweep.dir={tmp_path / 'sweep'}"]
+    words = [
+        "run",
+        "until=ingest",
+        "graph=community",
+        *SMALL,
+        "-m",
+        "seed=1,2",
+        f"hydra.sweep.dir={tmp_path / 'sweep'}",
+    ]
     done = subprocess.run([sys.executable, "-m", "hcm_scale", *words], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert len(list((tmp_path / "sweep").glob("*/config.json"))) == 2
@@ -79,7 +87,7 @@ def test_sweep__keeps_its_commas(tmp_path):
 
 def test_name__stays_inside_runs(command, tmp_path):
     for name, folder in (("../../escaped", "escaped"), ("..", "defaults"), ("a/b", "a-b")):
-        assert command("ingest", "graph=community", *SMALL, f"graph.name={name}")[0] == 0
+        assert command("run", "until=ingest", "graph=community", *SMALL, f"graph.name={name}")[0] == 0
         assert (tmp_path / "runs" / folder / "graph").is_dir()
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
@@ -87,7 +95,7 @@ def test_name__stays_inside_runs(command, tmp_path):
 def test_run_dir__that_is_no_folder_is_named(command, tmp_path):
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    words = ("ingest", "graph=community", *SMALL)
+    words = ("run", "until=ingest", "graph=community", *SMALL)
     assert refusal(command(*words, "run_dir=file")) == "error: run_dir=file is a file; it names the folder of the run"
     assert "run_dir=link is a link to" in refusal(command(*words, "run_dir=link"))
     assert refusal(command(*words, "run_dir=file/run")) == "error: file/run: Not a directory"
@@ -129,7 +137,7 @@ def test_failed_run__leaves_no_folder_behind_but_what_was_there(command, tmp_pat
 
 
 def test_log__has_times_and_stdout_the_result_alone(command, tmp_path):
-    status, out, err = command("ingest", "graph=community", *SMALL, "run_dir=run")
+    status, out, err = command("run", "until=ingest", "graph=community", *SMALL, "run_dir=run")
     assert status == 0
     assert any(line.startswith("graph ") for line in err)
     assert "made in run" in out
@@ -140,7 +148,7 @@ def test_log__has_times_and_stdout_the_result_alone(command, tmp_path):
 def test_rewritten_input__of_equal_size_and_time_is_noticed(command, tmp_path):
     table = tmp_path / "edges.csv"
     table.write_text(EDGES)
-    words = ("ingest", "graph=tables", "graph.path=edges.csv", "graph.featureless=degree", "run_dir=run")
+    words = ("run", "until=ingest", "graph=tables", "graph.path=edges.csv", "graph.featureless=degree", "run_dir=run")
     assert command(*words)[0] == 0
     before, times = np.load(tmp_path / "run/graph/indices.npy"), table.stat()
     table.write_text(EDGES.replace("3,4", "3,7"))
@@ -158,7 +166,7 @@ def test_text_of_windows__is_reported_as_such(command, tmp_path, late):
         ("id,town\n" + "\n".join(rows) + f"\n{len(rows)},Zürich 5 €\n").encode("cp1252")
     )
     (tmp_path / "edges.csv").write_text(EDGES)
-    line = refusal(command("ingest", "graph=tables", "graph.path=edges.csv", "graph.nodes=nodes.csv"))
+    line = refusal(command("run", "until=ingest", "graph=tables", "graph.path=edges.csv", "graph.nodes=nodes.csv"))
     assert f"nodes.csv is not UTF-8 text: line {len(rows) + 2:,} has the byte 0xFC" in line
     assert "Zürich 5 €" in line
     assert "iconv -f CP1252 -t UTF-8" in line
@@ -213,7 +221,7 @@ def limited(tmp_path: Path, limit: str, *words: str, **streams) -> tuple[int, st
 
 
 def test_limit_on_files__is_not_taken_for_a_full_disk(tmp_path):
-    words = ("ingest", "graph=community", "graph.num_nodes=9000", "run_dir=run")
+    words = ("run", "until=ingest", "graph=community", "graph.num_nodes=9000", "run_dir=run")
     status, line = limited(tmp_path, "ulimit -f 100", *words)
     assert status == 1
     assert re.match(r"error: run\S+npy cannot be written, though [\d,]+ bytes are free .* a quota, `ulimit -f`", line)

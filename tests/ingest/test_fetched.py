@@ -21,6 +21,7 @@ from hcm_scale.config import Config, FolderGraph, MatrixGraph, TablesGraph
 from hcm_scale.ingest import remote as fetched
 from hcm_scale.ingest.readers import InputError
 from hcm_scale.run import pipeline
+from hcm_scale.run.finished import FinishedRun
 from hcm_scale.run.sources import reader, stamp
 
 EDGES, NODES = {"source": [0, 1, 2], "target": [1, 2, 3]}, {"id": [0, 1, 2, 3], "s": [0.5, 1.0, 2.0, 4.0]}
@@ -156,7 +157,7 @@ def test_results__are_copied_when_they_are_made(bucket, tmp_path):
             pipeline.run(config)
         system, folder = remote.open_file_system("score.copy_to", goal or "s3://tables/found")
         with system.open_input_file(f"{folder}/scores.parquet") as stream:
-            assert pq.read_table(stream).equals(pipeline.read_scores(tmp_path / "run"))
+            assert pq.read_table(stream).equals(FinishedRun(tmp_path / "run").table)
         for name in ("report.html", "report.json"):
             with system.open_input_stream(f"{folder}/{name}") as stream:
                 assert stream.read() == (tmp_path / "run" / "report" / name).read_bytes()

@@ -265,7 +265,7 @@ def test_command__shows_no_control_characters_and_no_endless_lines(tmp_path, mon
         ([*tables, "graph.label_column=\x1b[31m"], "\\x1b[31m"),
         ([*tables, "graph.unknown=add"], "nodes  \\x9b2J "),
     ):
-        monkeypatch.setattr("sys.argv", ["hcm-scale", "ingest", *words])
+        monkeypatch.setattr("sys.argv", ["hcm-scale", "run", "until=ingest", *words])
         main.main()
         shown = "".join(capsys.readouterr())
         assert message in shown

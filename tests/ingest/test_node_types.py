@@ -132,7 +132,7 @@ def test_hetero_data__has_types_and_columns_of_its_own():
     found = small_detector(data)
     assert found.columns_["node_type_column"] == "type"
     assert sorted(found.table["type"].unique().to_pylist()) == ["shop", "user"]
-    graph = Graph.open(found._found().folder / "graph")
+    graph = Graph.open(found._require_fitted().run.folder / "graph")
     assert graph.num_nodes == NUM_USERS + NUM_SHOPS
     assert {name for name in graph.columns if not name.endswith("null")} == {
         *("user_0", "user_1", "shop_0", "shop_1", "shop_2")
@@ -153,7 +153,7 @@ def test_fit__takes_tables_by_type_and_types_of_arrays(tmp_path):
     by_files = small_detector((edges, several))
     in_memory = small_detector((pd.read_csv(edges), {"user": users, "shop": shops}))
     assert in_memory.table["type"].to_pylist() == by_files.table["type"].to_pylist()
-    graph = Graph.open(by_files._found().folder / "graph")
+    graph = Graph.open(by_files._require_fitted().run.folder / "graph")
     arrays = HCM(FAST).fit(Graph(graph.indptr, graph.indices, x=graph.x), node_type=names_of(graph))
     assert {*arrays.table["type"].to_pylist()} == {"user", "shop"}
     with pytest.raises(InputError, match="node_type has 3 entries for 100 nodes"):

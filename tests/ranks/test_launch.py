@@ -15,6 +15,7 @@ from safetensors.numpy import load_file
 from hcm_scale.config import SOURCES, Config, SyntheticGraph, WorldConfig
 from hcm_scale.ranks.world import RankInfo
 from hcm_scale.run import launch, pipeline
+from hcm_scale.run.finished import FinishedRun
 
 TORCHRUN = {
     "RANK": "3",
@@ -69,7 +70,7 @@ def check_same_run(one: Path, other: Path) -> None:
         ours, theirs = load_file(path), load_file(other / "train-purified" / "samples" / path.name)
         for name, value in ours.items():
             np.testing.assert_allclose(theirs[name], value, rtol=1e-3, atol=1e-4)
-    ahp = [pipeline.read_scores(run_dir).sort_by("node")["ahp"].to_numpy() for run_dir in (one, other)]
+    ahp = [FinishedRun(run_dir).table.sort_by("node")["ahp"].to_numpy() for run_dir in (one, other)]
     np.testing.assert_allclose(*ahp, rtol=1e-3)
 
 
@@ -120,7 +121,9 @@ def test_finished_stages__are_kept_by_any_number_of_ranks(alone):
 
 @pytest.mark.gate
 def test_error_of_a_rank__is_told_once_and_not_tried_again(tmp_path):
-    done = command("label", *OPTIONS, "world.processes=2", "hops.classes=16", f"run_dir={tmp_path / 'run'}")
+    done = command(
+        "run", "until=label", *OPTIONS, "world.processes=2", "hops.classes=16", f"run_dir={tmp_path / 'run'}"
+    )
     assert done.returncode == 2
     assert done.stderr.count("error: hops.classes=16: no pair has hop") == 1
     assert "Traceback" not in done.stdout + done.stderr

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from hcm_scale.edges.strange import edges_of_report
 from hcm_scale.features import purify as purification
 from hcm_scale.graph import Graph
 from hcm_scale.report.evidence import Evidence
@@ -39,7 +40,8 @@ class ScoredWorld(NamedTuple):
         starts = range(0, len(self.scores), group_rows)
         path = out / "scores.parquet"
         ranked_table.write_scores(path, [partial(self.scores.slice, first, group_rows) for first in starts])
-        return write_report(out, **self._asdict() | {"scores": path}, **{"run": {}} | options)
+        edges = partial(edges_of_report, ranks=True, count_rows=None)
+        return write_report(out, **self._asdict() | {"scores": path}, **{"run": {}, "strange_edges": edges} | options)
 
 
 def csr(pairs: np.ndarray, num_nodes: int) -> tuple[np.ndarray, np.ndarray]:

@@ -13,7 +13,7 @@ from hcm_scale.cli.commands import COMMANDS
 from hcm_scale.graph import Graph
 from hcm_scale.graph.store import NodeTypes
 from hcm_scale.report.wording import explanation_text
-from hcm_scale.run import pipeline
+from hcm_scale.run.finished import FinishedRun
 from hcm_scale.score.table import read_scores
 from hcm_scale.serve.server import Views
 from hcm_scale.stages.score import open_scores
@@ -41,7 +41,7 @@ def test_explanation__compares_a_node_with_its_own_type(run_dir):
     num_linked = {name: np.count_nonzero(graph.degrees[of] > 0) for name, of in (("shop", is_shop), ("user", ~is_shop))}
     for name, of in (("shop", is_shop), ("user", ~is_shop)):
         first = table.filter(pc.equal(table["type"], name))["node"][0].as_py()
-        (found,) = pipeline.explanations(run_dir, [str(first)])
+        (found,) = FinishedRun(run_dir).explain([str(first)])
         assert found.type == name
         assert {reason.num_ranked for reason in found.reasons} <= {num_linked[name], np.count_nonzero(of)}
         around = graph.indices[graph.indptr[first] : graph.indptr[first + 1]]
@@ -62,7 +62,7 @@ def test_usual__is_the_median_over_nodes_of_like_degree_and_type(run_dir):
     own = np.bincount(u[forward], hops, 900) + np.bincount(graph.indices[forward], hops, 900)
     digits = np.array([int(degree).bit_length() for degree in graph.degrees])
     num_told = 0
-    for found in pipeline.explanations(run_dir, [str(node) for node in range(0, 900, 5)]):
+    for found in FinishedRun(run_dir).explain([str(node) for node in range(0, 900, 5)]):
         is_like = (digits == digits[found.node]) & (graph.node_types.codes == graph.node_types.codes[found.node])
         is_like = np.flatnonzero(is_like)
         for difference in found.differences:
@@ -79,7 +79,7 @@ def test_usual__is_the_median_over_nodes_of_like_degree_and_type(run_dir):
 
 
 def test_page_and_list__show_types_and_filter_by_them(run_dir):
-    views = Views(run_dir)
+    views = Views(FinishedRun(run_dir))
     assert 'id="ranking-type"' in views.page()[0]
     found = json.loads(views.rows({"type": "shop"}))
     table = read_scores(run_dir / "scores" / "scores.parquet")

@@ -22,13 +22,13 @@ from hcm_scale.cli.export import export_table
 from hcm_scale.features.purify import attribute_trust
 from hcm_scale.graph import Graph, SparseRows
 from hcm_scale.report.reasons import KIND_TITLES, kind_shares
-from hcm_scale.run import pipeline
+from hcm_scale.run.finished import FinishedRun
 from hcm_scale.score.evidence import KINDS, KindNumbers, weigh_evidence
 from hcm_scale.score.nodes import mean_degree
 from hcm_scale.serve.server import Views
 from hcm_scale.stages.purify import open_purified
 from hcm_scale.stages.score import open_scores
-from tests.helpers import small_config, small_graph, small_run
+from tests.helpers import small_graph, small_run
 
 QUICK = ("unrelated", "hubs", "directed")  # the other worlds are for the gate
 NUM_NODES = 600
@@ -372,7 +372,7 @@ def test_causes__are_told_before_consequences_wherever_a_node_is_explained(tmp_p
     reasons = {row["id"]: row["reason"] for row in found}
     assert re.match(r"Odd attributes: `logins` = 176 where [78] is usual and ", reasons[77])
 
-    views, report = Views(tmp_path / "run"), json.loads((tmp_path / "run/report/report.json").read_bytes())
+    views, report = Views(FinishedRun(tmp_path / "run")), json.loads((tmp_path / "run/report/report.json").read_bytes())
     listed = json.loads(views.rows({}))["rows"]
     assert [row["reason"] for row in listed] == [reasons[int(row["id"])] for row in listed]
     assert report["table"]["reason"][:100] == [reasons[node] for node in report["table"]["id"][:100]]
@@ -381,7 +381,7 @@ def test_causes__are_told_before_consequences_wherever_a_node_is_explained(tmp_p
         lines = [f"{told['title'].capitalize()}: {told['text']}." for told in card["told"] if told["title"]]
         assert all(line in reasons[card["id"]] for line in lines)
     served = " ".join(re.sub("<[^>]*>", "", views.explained({"rank": str(list(reasons).index(77) + 1)})).split())
-    printed = " ".join(pipeline.explain(small_config(tmp_path / "run"), ["77"]).split())
+    printed = " ".join(FinishedRun(tmp_path / "run").explained_text(["77"]).split())
     for text in (served.replace("Odd attributes : ", "Odd attributes: "), printed):
         places = {text.find(title.capitalize()) for title in KIND_TITLES.values()} - {-1}
         assert min(places) == text.find("Odd attributes")

@@ -23,7 +23,7 @@ from hcm_scale.detector.results import verdict_table
 from hcm_scale.ingest.policy import InputError
 from hcm_scale.review import teach, verdicts
 from hcm_scale.run import pipeline
-from hcm_scale.run.sources import as_trained
+from hcm_scale.run.finished import FinishedRun, as_trained
 
 
 def write_verdicts(path: Path, graph, nodes) -> Path:
@@ -107,7 +107,7 @@ def test_teach__finds_more(run_dir, graph, tmp_path):
     """Verdicts on forty nodes move others of their kind up."""
     nodes = some_nodes(graph)
     commands.teach_run([str(run_dir), str(write_verdicts(tmp_path / "v.csv", graph, nodes))])
-    run = pipeline.open_run(run_dir)
+    run = FinishedRun(run_dir)
     taught = teach.open_taught(run_dir, run_dir / "scores")
     assert taught is not None
     rest = np.setdiff1d(np.arange(graph.num_nodes), nodes)
@@ -168,7 +168,7 @@ def test_teach__a_verdict_is_taken_back(run_dir, graph, tmp_path):
     pa.csv.write_csv(back, tmp_path / "back.csv")
     said = commands.teach_run([str(run_dir), str(tmp_path / "back.csv")])
     assert "the list keeps its order after 0 verdicts" in said
-    run = pipeline.open_run(run_dir)
+    run = FinishedRun(run_dir)
     assert np.array_equal(teach.open_taught(run_dir, run_dir / "scores").scores, run.score)
 
 
@@ -347,7 +347,7 @@ def test_trained__a_damaged_file_of_verdicts_costs_no_scores(run_dir, graph, tmp
     said = tomorrow(run_dir, tmp_path / "tomorrow", plain)
     assert "is left out" in said
     assert "line 1 is damaged" in said
-    assert len(pipeline.read_scores(tmp_path / "tomorrow")) == graph.num_nodes
+    assert len(FinishedRun(tmp_path / "tomorrow").table) == graph.num_nodes
 
 
 # Python.
@@ -395,7 +395,7 @@ def test_python__takes_verdicts_in_any_form(finished, tmp_path, form):
         "rows": [{"id": name, "verdict": word, "rank": 1} for name, word in given.items()],
         "path": str(tmp_path / "v.csv"),
     }
-    pipeline.take_verdicts(pipeline.open_run(run_dir), verdict_table(forms[form]))
+    FinishedRun(run_dir).import_verdicts(verdict_table(forms[form]))
     assert verdicts.latest(run_dir).by_id() == given
 
 

@@ -19,6 +19,7 @@ from hcm_scale.config import Config, SyntheticGraph
 from hcm_scale.graph import Graph
 from hcm_scale.ranks.world import ALONE, World
 from hcm_scale.run import pipeline
+from hcm_scale.run.finished import FinishedRun
 from hcm_scale.run.stages import RunContext, stages
 from hcm_scale.run.workspace import Workspace
 from hcm_scale.stages import edges, score
@@ -109,11 +110,11 @@ def test_until__stops_there(tmp_path, graph):
 def test_explain__speaks_of_the_node(tmp_path, graph):
     config = small(tmp_path)
     pipeline.run(config, graph=graph)
-    said = pipeline.explain(config, ["17"])
+    said = FinishedRun(config.run_dir).explained_text(["17"])
     assert "rank" in said
     assert "neighbour" in said
     with pytest.raises(ValueError, match="node='600' is not in this graph"):
-        pipeline.explain(config, ["600"])
+        FinishedRun(config.run_dir).explained_text(["600"])
 
 
 def test_explain__does_not_mix_the_folders_of_two_runs(tmp_path, graph):
@@ -121,7 +122,7 @@ def test_explain__does_not_mix_the_folders_of_two_runs(tmp_path, graph):
     other = small(tmp_path, purify__ratio=0.6)
     pipeline.run(other, until="purify", graph=graph)
     with pytest.raises(ValueError, match="lists no scores: finish the run in run_dir="):
-        pipeline.explain(other, ["17"])
+        FinishedRun(other.run_dir).explained_text(["17"])
 
 
 def test_job_of_a_sweep__that_fails_is_not_credited_with_earlier_scores(tmp_path, graph):
@@ -139,11 +140,11 @@ def test_run__that_is_refused_leaves_the_finished_one_as_it_was(tmp_path, graph,
     config = small(tmp_path)
     pipeline.run(config, graph=graph)
     lists = [(tmp_path / name).read_bytes() for name in ("config.json", "stages.json")]
-    said = pipeline.explain(config, ["17"])
+    said = FinishedRun(config.run_dir).explained_text(["17"])
     with pytest.raises(ValueError, match=next(iter(slip)).split("__")[1]):
         pipeline.run(small(tmp_path, **slip), graph=graph)
     assert [(tmp_path / name).read_bytes() for name in ("config.json", "stages.json")] == lists
-    assert pipeline.explain(config, ["17"]) == said
+    assert FinishedRun(config.run_dir).explained_text(["17"]) == said
     pipeline.run(config, graph=graph)
     assert all(skipped(tmp_path).values())
 
@@ -180,7 +181,7 @@ def test_threads__are_those_of_the_caller_again_after_a_run_or_a_plan(tmp_path, 
 def test_explain__before_a_run_says_so(tmp_path):
     config = small(tmp_path / "nothing")
     with pytest.raises(ValueError, match="nothing is not there"):
-        pipeline.explain(config, ["1"])
+        FinishedRun(config.run_dir).explained_text(["1"])
 
 
 def test_sampler_that_is_not_installed__is_refused_at_the_door(tmp_path, graph, monkeypatch):
@@ -368,7 +369,7 @@ def test_closure__reaches_the_sum_of_two_views(tmp_path, graph):
     for share in (0.2, 0.9):
         config = small(tmp_path, score__views=["purified", "original"], score__far_share=share)
         pipeline.run(config, until="score", graph=graph)
-        found.append(pipeline.read_scores(tmp_path).sort_by("node")["closure"].to_numpy())
+        found.append(FinishedRun(tmp_path).table.sort_by("node")["closure"].to_numpy())
     assert not np.array_equal(*found)
 
 
@@ -414,7 +415,7 @@ def test_attributes__that_are_constant_leave_the_features_and_stay_in_explanatio
     config = small(tmp_path)
     pipeline.run(config, graph=dataclasses.replace(graph, x=x, columns=tuple("abcdefg")))
     assert open_purified(tmp_path / "purified", Graph.open(tmp_path / "graph")).features.shape == (600, 6)
-    assert "rank" in pipeline.explain(config, ["17"])
+    assert "rank" in FinishedRun(config.run_dir).explained_text(["17"])
 
 
 @pytest.mark.parametrize("scale", ["auto", "none"])
@@ -486,7 +487,7 @@ def test_half_precision__is_read_as_what_it_holds(tmp_path, graph, scale):
     for name, x in (("half", half), ("whole", half.astype(np.float32))):
         config = small(tmp_path / name, attributes__scale=scale)
         pipeline.run(config, graph=dataclasses.replace(graph, x=x))
-        assert "rank" in pipeline.explain(config, ["17"])
+        assert "rank" in FinishedRun(config.run_dir).explained_text(["17"])
     assert (tmp_path / "half/graph/x.npy").stat().st_size * 1.9 < (tmp_path / "whole/graph/x.npy").stat().st_size
-    tables = [pipeline.read_scores(tmp_path / name) for name in ("half", "whole")]
+    tables = [FinishedRun(tmp_path / name).table for name in ("half", "whole")]
     assert tables[0].equals(tables[1])

@@ -1,12 +1,11 @@
 """The plan of a run against what the run then does."""
 
+import re
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from helpers import small_config
 
-from hcm_scale.config import Config, SyntheticGraph, TablesGraph
+from hcm_scale.config import Config, SyntheticGraph
 from hcm_scale.run import pipeline
 from hcm_scale.run.workspace import read_stages
 
@@ -19,7 +18,7 @@ def small(run_dir: Path, **options: object) -> Config:
 
 def states(text: str) -> dict[str, str]:
     """The stages of a plan, and whether each is kept."""
-    rows = [line.split() for line in text.splitlines()[2:] if not line.startswith(("in all", "since", "sizes"))]
+    rows = [line.split() for line in text.splitlines()[2:] if not line.startswith("since")]
     return {row[0]: row[1] for row in rows}
 
 
@@ -43,25 +42,12 @@ def test_plan__says_what_is_kept_and_what_changed(tmp_path):
     assert planned["labels"] == "made"
 
 
-def test_plan__foresees_memory_and_disk_of_what_can_be_known(tmp_path):
+def test_plan__foresees_memory_of_what_can_be_known_and_says_what_was_measured(tmp_path):
     pipeline.run(small(tmp_path), until="purify")
     lines = {line.split()[0]: line for line in pipeline.plan_text(small(tmp_path)).splitlines()}
-    assert lines["labels"].count("iB") == 2  # what the searches hold, and the shards
+    assert lines["labels"].count("iB") == 1  # what the searches hold
+    assert "?" in lines["labels"]
     assert "kept" in lines["purified"]
-
-
-def test_plan__knows_the_rows_of_parquet_files_before_they_are_read(tmp_path):
-    for part in range(2):
-        ends = pa.table({"source": range(part, 500 + part), "target": range(1 + part, 501 + part)})
-        pq.write_table(ends, tmp_path / f"edges{part}.parquet")
-    pq.write_table(pa.table({"id": range(502), "size": [i % 7 for i in range(502)]}), tmp_path / "nodes.parquet")
-    config = small(tmp_path / "run")
-    config.graph = TablesGraph(path=str(tmp_path / "edges*.parquet"), nodes=str(tmp_path / "nodes.parquet"))
-    text = pipeline.plan_text(config)
-    assert "sizes by 1,000 rows of edges, 502 of nodes" in text
-    assert "?" not in text
-    config.graph.nodes = None
-    assert "sizes by 1,000 rows of edges; nodes are not known, and taken to be as many" in pipeline.plan_text(config)
-    (tmp_path / "edges.csv").write_text("source,target\n1,2\n")
-    config.graph.path = str(tmp_path / "edges.csv")
-    assert "sizes are not known before the graph is read" in pipeline.plan_text(config)
+    pipeline.run(small(tmp_path))
+    text = pipeline.plan_text(small(tmp_path, **{"hops.pairs_per_class": 6}))
+    assert re.search(r"labels +made +\d+ s", text)

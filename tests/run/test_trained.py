@@ -21,7 +21,7 @@ from hcm_scale.base.files import FolderError, read_sealed, write_sealed
 from hcm_scale.config import Config, TablesGraph
 from hcm_scale.graph import Graph
 from hcm_scale.run import pipeline
-from hcm_scale.run.sources import as_trained
+from hcm_scale.run.finished import FinishedRun, as_trained
 from hcm_scale.synthetic import families as synthetic
 from hcm_scale.synthetic.inject import inject
 
@@ -54,7 +54,7 @@ def yesterday(graph, tmp_path_factory) -> Path:
 
 
 def by_node(run_dir: Path, name: str) -> np.ndarray:
-    return pipeline.read_scores(run_dir).sort_by("node")[name].to_numpy()
+    return FinishedRun(run_dir).table.sort_by("node")[name].to_numpy()
 
 
 def joined(graph: Graph, x: np.ndarray, edges: list[tuple[int, int]]) -> Graph:
@@ -106,7 +106,7 @@ def test_new_node_without_edges__ranks_by_its_attributes(graph, yesterday, tmp_p
     usual = x[np.abs(x - x.mean(axis=0)).sum(axis=1).argsort()[200]]
     more = joined(graph, np.stack([usual, 3 * np.abs(x).max(axis=0)]), [])
     pipeline.run(small(tmp_path, yesterday), until="score", graph=more)
-    table = pipeline.read_scores(tmp_path)
+    table = FinishedRun(tmp_path).table
     rank = dict(zip(table["node"].to_pylist(), table["rank"].to_pylist(), strict=True))
     assert rank[401] < 100 < rank[400] < 402
 
@@ -135,7 +135,7 @@ def test_drift__is_said_where_a_column_moved(graph, yesterday, tmp_path, caplog)
     assert told["moved"] == ["predicted hop", "a2"]
     assert [*told["distances"]][:2] == told["moved"]  # the largest first
     assert told["distances"]["a2"] > 0.1 > told["distances"]["a0"]
-    assert pipeline.failed_checks(config) == ["drift"]
+    assert FinishedRun(config.run_dir).failed_checks(config.fail_on) == ["drift"]
     assert "error: fail_on=drift: unlike the training graph" in caplog.text
 
 
@@ -187,7 +187,16 @@ def test_options_that_are_said__count_where_they_are_the_defaults_too(
     (tmp_path / "conf" / "score" / "strict.yaml").write_text("fdr: 0.1\n")
     graph.save(tmp_path / "graph")
     places = ["hydra.sweep.dir=new", "hydra.sweep.subdir=${score.fdr}"] if "-m" in words else ["run_dir=new/0.1"]
-    command = [sys.executable, "-m", "hcm_scale", "ingest", "graph=folder", "graph.path=graph", f"trained={run}"]
+    command = [
+        sys.executable,
+        "-m",
+        "hcm_scale",
+        "run",
+        "until=ingest",
+        "graph=folder",
+        "graph.path=graph",
+        f"trained={run}",
+    ]
     done = subprocess.run([*command, *words, *places], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "new" / "0.1" / "config.json").read_text())["score"]["fdr"] == fdr
@@ -356,7 +365,7 @@ def test_tables__are_read_by_the_encodings_of_the_trained_run(tmp_path, caplog):
     second.graph = write_tables(tmp_path / "day2", changed, day=day + 30, size=[None, *size[1:]], extra=size)
     second.fail_on = "missing-column,drift"
     pipeline.run(second, until="score")
-    assert pipeline.failed_checks(second)[0] == "missing-column"
+    assert FinishedRun(second.run_dir).failed_checks(second.fail_on)[0] == "missing-column"
     assert "fail_on=missing-column: missing_columns is ['old']" in caplog.text
     graphs = [Graph.open(tmp_path / run / "graph") for run in ("one", "two")]
     assert graphs[0].columns == graphs[1].columns == ("kind=a", "kind=b", "kind=c", "size", "day", "old")

@@ -10,6 +10,7 @@ from scipy import sparse
 
 from hcm_scale.graph import Graph
 from hcm_scale.run import pipeline
+from hcm_scale.run.finished import FinishedRun
 
 USERS, SHOPS = 700, 300
 BLOCK = np.r_[100:108, 750:758]
@@ -33,13 +34,13 @@ def users_and_shops() -> Graph:
 def test_block__is_first_is_one_group_and_says_what_it_shares(tmp_path):
     graph = users_and_shops()
     small_run(tmp_path / "run", graph)
-    scores = pipeline.read_scores(tmp_path / "run").sort_by("cohesion_rank")
+    scores = FinishedRun(tmp_path / "run").table.sort_by("cohesion_rank")
     assert set(scores["node"].to_pylist()[:30]) >= set(BLOCK)
     report = json.loads((tmp_path / "run/report/report.json").read_text())
     (group,) = (group for group in report["groups"] if len(group["members"]) > 9)
     assert {member["id"] for member in group["members"]} == set(BLOCK.tolist())
     assert group["sides"] == [8, 8]
-    text = " ".join(pipeline.explain(small_config(tmp_path / "run"), [str(BLOCK[0])]).split())
+    text = " ".join(FinishedRun(tmp_path / "run").explained_text([str(BLOCK[0])]).split())
     found = re.search(r"it shares (\d+) or more of its (\d+) neighbours with each of (\d+) others", text)
     assert found, text
     shared, degree, others = map(int, found.groups())
@@ -53,6 +54,6 @@ def test_trained__scores_the_same_squares_again(tmp_path):
     graph = users_and_shops()
     small_run(tmp_path / "run", graph, until="score")
     pipeline.run(replace(small_config(tmp_path / "again"), trained=str(tmp_path / "run")), until="score", graph=graph)
-    first, again = (pipeline.read_scores(tmp_path / name).sort_by("node") for name in ("run", "again"))
+    first, again = (FinishedRun(tmp_path / name).table.sort_by("node") for name in ("run", "again"))
     assert first["cohesion"].to_pylist() == again["cohesion"].to_pylist()
     assert max(first["cohesion"].to_pylist()) > 1

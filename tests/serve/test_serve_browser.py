@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hcm_scale.review import teach, verdicts
-from hcm_scale.run import pipeline
+from hcm_scale.run.finished import FinishedRun
 from hcm_scale.serve.server import Server
 
 pytestmark = pytest.mark.gate
@@ -114,7 +114,7 @@ def test_verdicts__by_keys_on_cards_of_nodes_not_yet_reviewed(desktop: Browser, 
 
 
 def test_review_and_teach__by_buttons(desktop: Browser, start, own_run):
-    drawn = teach.next_nodes(pipeline.open_run(own_run), 20)["id"].to_pylist()[:7]
+    drawn = teach.next_nodes(FinishedRun(own_run), 20)["id"].to_pylist()[:7]
     desktop.open(start().url)
     desktop.click("#review")
     shown = "const box = document.querySelector('#card-verdict .judge'); return box && !box.matches('.given')"

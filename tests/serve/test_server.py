@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from hcm_scale.cli import main
-from hcm_scale.report.edges import StrangeEdges
-from hcm_scale.run import pipeline
+from hcm_scale.edges.strange import StrangeEdges
+from hcm_scale.run.finished import FinishedRun
 from hcm_scale.serve.server import Server, serve
 
 
@@ -57,7 +57,7 @@ def test_server__shows_nothing_without_its_token(server: Server, page: str):
 def test_server__refuses_other_hosts(server: Server, host: str):
     status, _, text = get(server, f"/{server.token}/", host.format(port=server.server_port))
     assert status == 403
-    assert server.views.name not in text
+    assert server.views.run_dir.name not in text
     assert get(server, f"/{server.token}/", server.hosts[1])[0] == 200  # localhost
 
 
@@ -135,7 +135,7 @@ def test_server__says_what_is_legal(server: Server, page: str, said: str):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "usage: hcm-scale serve [-h] [--port N] [--by NAME] RUN"),
+        ([], "usage: hcm-scale serve [-h] [--port N] [--by NAME] [--trust-queries] RUN"),
         (["nowhere"], "nowhere is not there"),
         (["nowhere", "--port", "x"], "--port x is not legal"),
         (["nowhere", "--port", "-1"], "port"),
@@ -166,7 +166,7 @@ def test_edges__are_ranked_when_asked_for_and_stored_while_others_are_answered(s
     assert "class=" in asked(server, "explained?rank=1")
     go_on.set()
     asking.join()
-    first = pipeline.open_edges(own_run).table(1).to_pylist()[0]
+    first = FinishedRun(own_run).edges.table(1).to_pylist()[0]
     rows = answers[0].partition("<tbody>")[2]
     assert rows.count("<tr") == 100
     ranks = {row["id"]: row["rank"] for row in pq.read_table(own_run / "scores" / "scores.parquet").to_pylist()}

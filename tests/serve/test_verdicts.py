@@ -7,15 +7,18 @@ import json
 import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from helpers import small_detector, small_graph
 
 from hcm_scale.cli import commands
 from hcm_scale.review import teach, verdicts
-from hcm_scale.run import pipeline
+from hcm_scale.run.finished import FinishedRun
 from hcm_scale.serve.server import Server
 
 
@@ -38,8 +41,14 @@ def request(server: Server, page: str, body: bytes | None = None, **headers: str
     return reply.status, text
 
 
+def about(server: Server, rank: int, verdict: str) -> bytes:
+    """What the page posts for a node that it shows at a rank."""
+    name = server.views.ranked["id"][rank - 1].as_py()
+    return json.dumps({"id": name, "verdict": verdict, "of": server.views.identity}).encode()
+
+
 def post(server: Server, rank: int, verdict: str) -> dict[str, Any]:
-    status, text = request(server, f"/{server.token}/verdicts", json.dumps({"rank": rank, "verdict": verdict}).encode())
+    status, text = request(server, f"/{server.token}/verdicts", about(server, rank, verdict))
     assert status == 200, text
     return json.loads(text)
 
@@ -95,14 +104,14 @@ def test_post__takes_a_verdict_back_or_changes_it(start, own_run: Path):
         ({"Content_Type": None}, 415),
         ({"Content_Length": None}, 411),
         ({"Content_Length": "-1"}, 411),
-        ({"Content_Length": "4097"}, 413),
+        ({"Content_Length": "65537"}, 413),
         ({"Content_Length": "9" * 30}, 413),
     ],
 )
 def test_post__is_refused_unless_it_comes_from_the_page(start, own_run: Path, changed: dict[str, Any], status: int):
     server = start()
     headers = {name: value and value.format(host=server.hosts[0]) for name, value in changed.items()}
-    body = b'{"rank": 1, "verdict": "bad"}'
+    body = about(server, 1, "bad")
     assert request(server, f"/{server.token}/verdicts", body, **headers)[0] == status
     assert not (own_run / verdicts.FILE).exists()
     assert request(server, f"/{server.token}/verdicts", body, Sec_Fetch_Site=None)[0] == 200  # an older browser
@@ -110,21 +119,20 @@ def test_post__is_refused_unless_it_comes_from_the_page(start, own_run: Path, ch
 
 @pytest.mark.parametrize("page", ["/verdicts", "/x/verdicts", "//verdicts"])
 def test_post__is_refused_without_the_token(start, own_run: Path, page: str):
-    assert request(start(), page, b'{"rank": 1, "verdict": "bad"}')[0] == 404
+    assert request(server := start(), page, about(server, 1, "bad"))[0] == 404
     assert not (own_run / verdicts.FILE).exists()
 
 
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (b'{"rank": 301, "verdict": "bad"}', "rank=301 is not legal; it is a whole number from 1 to 300"),
-        (b'{"rank": true, "verdict": "bad"}', "rank=True is not legal"),
-        (b'{"rank": 1.5, "verdict": "bad"}', "rank=1.5 is not legal"),
-        (b'{"verdict": "bad"}', "rank= is not legal"),
-        (b'{"rank": 1, "verdict": "evil"}', "verdict 'evil' on"),
-        (b'{"rank": 1, "verdict": ["bad"]}', "verdict ['bad'] on"),
-        (b'{"rank": 1}', "verdict '' on"),
-        (b'{"id": "x", "verdict": "bad"}', "rank= is not legal"),
+        (b'{"id": "nobody", "verdict": "bad", OF}', "id='nobody' is not legal; it is that of a node"),
+        (b'{"id": true, "verdict": "bad", OF}', "id=True is not legal"),
+        (b'{"rank": 1, "verdict": "bad", OF}', "id=None is not legal"),
+        (b'{ID, "verdict": "evil", OF}', "verdict 'evil' on"),
+        (b'{ID, "verdict": ["bad"], OF}', "verdict ['bad'] on"),
+        (b"{ID, OF}", "verdict '' on"),
+        (b'{ID, "verdict": "bad"}', "of is missing"),
         (b'["rank"]', "legal is a JSON object"),
         (b"rank=1&verdict=bad", "legal is a JSON object"),
         (b"[" * 4096, "legal is a JSON object"),
@@ -133,6 +141,9 @@ def test_post__is_refused_without_the_token(start, own_run: Path, page: str):
 )
 def test_post__says_what_is_legal(start, own_run: Path, body: bytes, said: str):
     server = start()
+    own = json.loads(about(server, 1, "bad"))
+    for name in ("id", "of"):
+        body = body.replace(name.upper().encode(), f'"{name}": {json.dumps(own[name])}'.encode())
     status, text = request(server, f"/{server.token}/verdicts", body)
     assert (status, text.startswith(said)) == (400, True), text
     assert not (own_run / verdicts.FILE).exists()
@@ -158,7 +169,7 @@ def test_post__loses_nothing_of_two_reviewers_at_once(start, own_run: Path):
 
 
 def post_to(server: Server, page: str) -> Any:
-    status, text = request(server, f"/{server.token}/{page}", b"{}")
+    status, text = request(server, f"/{server.token}/{page}", json.dumps({"of": server.views.identity}).encode())
     assert status == 200, text
     return json.loads(text)
 
@@ -169,7 +180,7 @@ def test_review__draws_what_the_command_draws(start, own_run: Path):
     copy = shutil.copytree(own_run, own_run.parent / "copy")
     drawn = post_to(server, "review")
     names = ids(own_run)
-    wanted = teach.next_nodes(pipeline.open_run(copy), 20)
+    wanted = teach.next_nodes(FinishedRun(copy), 20)
     assert [names[rank - 1] for rank, _ in drawn] == wanted["id"].to_pylist()
     assert [why for _, why in drawn] == wanted["why"].to_pylist()
     assert len(drawn) == 20
@@ -178,7 +189,8 @@ def test_review__draws_what_the_command_draws(start, own_run: Path):
 
 def test_teach__ranks_as_the_command_does_and_the_page_says_what_was_taught(start, own_run: Path):
     server, table = start(), pq.read_table(own_run / "scores" / "scores.parquet")
-    assert request(server, f"/{server.token}/teach", b"{}")[0] == 400  # no verdicts yet
+    none = json.dumps({"of": server.views.identity}).encode()
+    assert request(server, f"/{server.token}/teach", none)[0] == 400  # no verdicts yet
     assert request(server, f"/{server.token}/rows?sort=taught_rank")[0] == 400
     for rank in range(1, 41):
         post(server, rank, "bad" if table["degree"][rank - 1].as_py() > 10 else "good")
@@ -238,8 +250,7 @@ def test_rows__say_which_line_is_damaged(start, own_run: Path):
 def test_post__says_that_nothing_can_be_written(start, own_run: Path):
     (own_run / verdicts.FILE).mkdir()
     server = start()
-    body = b'{"rank": 1, "verdict": "bad"}'
-    status, text = request(server, f"/{server.token}/verdicts", body)
+    status, text = request(server, f"/{server.token}/verdicts", about(server, 1, "bad"))
     assert status == 500
     assert text.startswith(f"not stored, {own_run} cannot be written")
     assert rows(server)["counts"]["verdicts"] == 0
@@ -255,3 +266,18 @@ def test_page__says_that_the_folder_is_read_only(start, own_run: Path):
         assert f'"unwritable":"{own_run}"' in request(server, f"/{server.token}/")[1]
     finally:
         own_run.chmod(0o755)
+
+
+def test_post__of_a_page_whose_run_was_made_again_stores_nothing(start, own_run: Path):
+    server = start()
+    body, before = about(server, 2, "bad"), ids(own_run)
+    small_detector(replace(small_graph(300, 4), ids=pa.array(before)), views=["purified"], seed=9, run_dir=own_run)
+    assert ids(own_run) != before
+    status, text = request(server, f"/{server.token}/verdicts", body)
+    assert (status, "reload the page" in text) == (409, True)
+    assert not (own_run / verdicts.FILE).exists()
+    of = json.loads(body)["of"]
+    assert request(server, f"/{server.token}/explained?rank=2&of={of}")[0] == 409
+    assert post(server, 2, "bad")["verdict"] == "bad"  # of the page as it is now
+    assert verdicts.latest(own_run).by_id() == {ids(own_run)[1]: "bad"}
+    assert rows(server)["rows"][1]["id"] == ids(own_run)[1]

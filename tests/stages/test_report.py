@@ -15,6 +15,7 @@ from hcm_scale.graph import Graph
 from hcm_scale.graph.store import ATTRIBUTE, STRUCTURAL
 from hcm_scale.report.groups import groups, num_first
 from hcm_scale.run import pipeline
+from hcm_scale.run.finished import FinishedRun
 from hcm_scale.score.evidence import KINDS
 from hcm_scale.stages import score
 from hcm_scale.stages.report import summary
@@ -113,9 +114,9 @@ def test_explain__says_which_evidence_made_the_node_stand_out(run: tuple[Path, s
     config, table = Config(run_dir=str(run[0])), scores_of(run[0])
     kind = table["kind"].to_numpy()
     node = str(table["id"][int(np.flatnonzero(kind == STRUCTURAL)[0])])
-    assert "are joined" in pipeline.explain(config, [node])
+    assert "are joined" in FinishedRun(config.run_dir).explained_text([node])
     node = str(table["id"][int(np.flatnonzero(kind == ATTRIBUTE)[0])])
-    assert "the mean around it" in " ".join(pipeline.explain(config, [node]).split())
+    assert "the mean around it" in " ".join(FinishedRun(config.run_dir).explained_text([node]).split())
 
 
 @pytest.mark.gate

@@ -156,7 +156,7 @@ def test_own_folder__is_named_by_what_varies_and_keeps_other_options_apart():
 @pytest.mark.gate
 def test_sweep_without_a_name__has_a_folder_of_its_own_and_short_names(tmp_path, tiny):
     for ratio in ("0.1", "0.2"):
-        done = hcm_scale(tmp_path, "label", "-m", *tiny, f"purify.ratio={ratio}", "seed=0,1")
+        done = hcm_scale(tmp_path, "run", "until=label", "-m", *tiny, f"purify.ratio={ratio}", "seed=0,1")
         assert done.returncode == 0, done.stderr
     folders = sorted(path for path in (tmp_path / "multirun" / "community-300").iterdir() if path.name != "stages")
     assert len(folders) == 2

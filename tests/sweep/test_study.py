@@ -14,6 +14,7 @@ optuna = pytest.importorskip("optuna")
 
 from hcm_scale.cli.overrides import compose_config, composing  # noqa: E402
 from hcm_scale.run import pipeline  # noqa: E402
+from hcm_scale.run.finished import FinishedRun  # noqa: E402
 from hcm_scale.sweep.search import read_search  # noqa: E402
 from hcm_scale.sweep.study import tune, validation_half  # noqa: E402
 
@@ -42,7 +43,7 @@ def values_of(search: Search) -> list[float | None]:
 def repeats(search: Search) -> list[tuple[dict[str, Any], dict[str, np.ndarray]]]:
     """Configuration and scores in node order of each repeat of the first trial."""
     folders = sorted((search.folder / "trial-0000").iterdir())
-    tables = [pipeline.read_scores(folder).sort_by("node") for folder in folders]
+    tables = [FinishedRun(folder).table.sort_by("node") for folder in folders]
     scores = [{name: table[name].to_numpy() for name in ("y", "score")} for table in tables]
     configs = [json.loads((folder / "config.json").read_text()) for folder in folders]
     return list(zip(configs, scores, strict=True))

@@ -6,9 +6,13 @@
 
 {% include "table.js" %}
 
+  // Every question says which scores this page shows, `of`: of a run that was made again, ranks are of other nodes.
+  let identity = "";
   async function ask(address, body) {
-    const post = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
-    const reply = await fetch(address, body && post);
+    const text = JSON.stringify({ ...body, of: identity });
+    const post = { method: "POST", headers: { "Content-Type": "application/json" }, body: text };
+    const page = address + (address.includes("?") ? "&" : "?") + new URLSearchParams({ of: identity });
+    const reply = await (body ? fetch(address, post) : fetch(page));
     if (!reply.ok) throw new Error(await reply.text());
     return reply;
   }
@@ -27,7 +31,7 @@
     element("ranking-status").textContent = "…";
     try {
       const found = JSON.parse(await askAfterVerdicts("rows?" + new URLSearchParams(view)));
-      for (const { rank, verdict, by } of found.rows) record(rank, verdict, by);
+      for (const { rank, id, verdict, by } of found.rows) record(rank, id, verdict, by);
       showCounts(found.counts);
       return found;
     } catch (error) {
@@ -88,8 +92,8 @@
     }
   }
 
-  function record(rank, verdict, by, isStored = true) {
-    known.set(rank, { verdict, by, isStored });
+  function record(rank, id, verdict, by, isStored = true) {
+    known.set(rank, { id, verdict, by, isStored });
     document.querySelectorAll(`.judge[data-rank="${rank}"]`).forEach(paint);
   }
 
@@ -101,19 +105,20 @@
   function give(rank, verdict, undone) {
     const before = known.get(rank);
     if (unwritable || !before || verdict === (before.verdict || "none")) return;
-    record(rank, verdict === "none" ? "" : verdict, "", false);
+    const { id } = before;
+    record(rank, id, verdict === "none" ? "" : verdict, "", false);
     const mine = known.get(rank);
     numGiven++;
     stored = stored.then(async () => {
       try {
-        const answer = await (await ask("verdicts", { rank, verdict })).json();
+        const answer = await (await ask("verdicts", { id, verdict })).json();
         if (!undone) given.push([rank, before.verdict || "none"]);
-        if (known.get(rank) === mine) record(rank, answer.verdict, answer.by);
+        if (known.get(rank) === mine) record(rank, id, answer.verdict, answer.by);
         showCounts(answer.counts);
         say("");
       } catch (error) {
         if (undone) given.push(undone);
-        if (known.get(rank) === mine) record(rank, before.verdict, before.by);
+        if (known.get(rank) === mine) record(rank, id, before.verdict, before.by);
         say(`The verdict on the node of rank ${count(rank)} is not stored: ${error.message}`);
       }
     });
@@ -223,7 +228,7 @@
       if (rank !== current) return; // another one was opened meanwhile
       element("card").innerHTML = text;
       const bar = element("card-verdict");
-      record(rank, bar.dataset.verdict, bar.dataset.by);
+      record(rank, bar.dataset.id, bar.dataset.verdict, bar.dataset.by);
       if (walk.has(rank)) bar.append(make("p", "", "Worth a verdict: " + walk.get(rank)));
       bar.append(judge(rank, Object.keys(NAMES)));
     } catch (error) {
@@ -252,10 +257,10 @@
 
   document.addEventListener("DOMContentLoaded", () => {
     startTheme();
+    const data = JSON.parse(element("ranking-data").textContent);
+    ({ unwritable, identity } = data);
     addEventListener("hashchange", openEdges);
     openEdges();
-    const data = JSON.parse(element("ranking-data").textContent);
-    unwritable = data.unwritable;
     if (unwritable) say(`No verdicts can be given here: ${unwritable} cannot be written by this server.`);
     table = rankedTable({
       columns: data.columns,

@@ -4,9 +4,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from hcm_scale.edges.strange import StrangeEdges
 from hcm_scale.graph import Graph
 from hcm_scale.report import wording
-from hcm_scale.report.edges import StrangeEdges
 from hcm_scale.report.evidence import Evidence
 from hcm_scale.synthetic.families import community
 from tests.helpers import small_detector

@@ -1,6 +1,6 @@
 """Edges of a new table, scored by a finished run: nothing is trained, and no graph is read again.
 
-Each row is judged by itself against the graph of the run, as if its edge were one more of it (score/edge_surprise.py).
+Each row is judged by itself against the graph of the run, as if its edge were one more of it (edges/surprise.py).
 A row whose edge the run has gets the numbers of that edge. Of any other pair the hop is predicted by every parameter
 sample, from embeddings of all nodes that are kept beside the stages:
 
@@ -18,12 +18,12 @@ Memory: what `EdgeData` takes, the ids, 16 bytes a node, and a part: its rows, a
 """
 
 import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -40,23 +40,20 @@ from hcm_scale.base.parquet import Group, join
 from hcm_scale.base.sheets import check_flat, quoted
 from hcm_scale.base.spmm import mean_rows
 from hcm_scale.base.threads import prefetch, run_in_threads
-from hcm_scale.config import TablesGraph, stored_options
-from hcm_scale.ingest.edge_rows import EdgeRows, Rows, with_edge_columns
+from hcm_scale.edges.rows import EdgeRows, Rows, with_edge_columns
+from hcm_scale.edges.strange import StrangeEdges
+from hcm_scale.edges.surprise import NewNodes
+from hcm_scale.graph import Graph
 from hcm_scale.ingest.policy import Columns
 from hcm_scale.ingest.table_files import TableSource, open_table
-from hcm_scale.report.edges import StrangeEdges
-from hcm_scale.run import pipeline
-from hcm_scale.run.stages import scoring_of
-from hcm_scale.run.workspace import record_path, repair_hint, stage_keys
+from hcm_scale.report.evidence import Evidence
 from hcm_scale.score.edge_index import EdgeIndex, PairHead
-from hcm_scale.score.edge_surprise import Later
 from hcm_scale.score.edges import EdgeHops, predict_edges
 
 FOLDER, KIND, FORMAT = "embeddings", "hcm_scale embeddings", 1
-PART_ROWS = 1 << 18
+CHUNK_ROWS = 1 << 18
 STATUS = pa.array(["edge", "new", "new account", "unknown", "self"])
 _SURPRISES = "surprises.npy"
-_NAMED = dict.fromkeys(("graph.source_column", "graph.target_column", "graph.id_type"), str) | {"graph.max_bytes": int}
 Nodes = NDArray[np.int64]
 Sample = tuple[NDArray[np.float32], PairHead]
 
@@ -66,8 +63,8 @@ class NewEdges:
     """The rows of a table of new edges, and the run that they are scored by."""
 
     rows: EdgeRows
-    later: Later
-    found: StrangeEdges
+    new_nodes: NewNodes
+    edges: StrangeEdges
     key: str  # of the run, the table and its columns
     folder: Path  # of the embeddings
     views: Sequence[Sequence[Sample]]  # by view: embeddings and head of each sample
@@ -77,42 +74,44 @@ class NewEdges:
 
     def table(self) -> pa.Table:
         """All rows, scored."""
-        return pa.concat_tables(map(self.scored, self.parts()))
+        return pa.concat_tables(map(self.scored, self.chunks()))
 
-    def parts(self) -> Iterator[list[Rows]]:
-        """Streams the rows, about `PART_ROWS` at a time; the next are read meanwhile."""
-        return prefetch(_in_parts(self.rows.batches()), lambda part: part, depth=1)
+    def chunks(self) -> Iterator[list[Rows]]:
+        """Streams the rows, about `CHUNK_ROWS` at a time; the next are read meanwhile."""
+        return prefetch(_in_chunks(self.rows.batches()), lambda chunk: chunk, depth=1)
 
-    def scored(self, part: list[Rows]) -> pa.Table:
+    def scored(self, chunk: list[Rows]) -> pa.Table:
         """Rows with the numbers of their edges."""
-        batches, left, right = zip(*part, strict=True)
+        batches, left, right = zip(*chunk, strict=True)
         numbers = self.score(np.concatenate(left), np.concatenate(right))
         return with_edge_columns(pa.Table.from_batches(batches), numbers)
 
     def score(self, left: Nodes, right: Nodes) -> pa.Table:
         """The numbers of edges between nodes of the run and later ones, a row each; nulls where nothing is told."""
-        data, has_any = self.found.data, np.diff(self._embedded_by.indptr) > 0
+        data, has_any = self.edges.data, np.diff(self._embedded_by.indptr) > 0
         size, num_nodes = self._embedded_by.shape
         ends = (left, right) if data.edges.directed else (np.minimum(left, right), np.maximum(left, right))
-        pairs, place = np.unique(ends[0] * size + ends[1], return_inverse=True)
+        pairs, pair_of_row = np.unique(ends[0] * size + ends[1], return_inverse=True)
         left, right = np.divmod(pairs, size)
-        edge, is_told = data.edges.find(left, right), (left != right) & has_any[left] & has_any[right]
-        status = np.select([left == right, ~is_told, edge >= 0, np.maximum(left, right) < num_nodes], [4, 3, 0, 1], 2)
-        told, at = np.flatnonzero(is_told), np.cumsum(is_told) - 1
-        left, right, edge, new = left[told], right[told], edge[told], np.flatnonzero(edge[told] < 0)
+        edge, has_numbers = data.edges.find(left, right), (left != right) & has_any[left] & has_any[right]
+        status = np.select(
+            [left == right, ~has_numbers, edge >= 0, np.maximum(left, right) < num_nodes], [4, 3, 0, 1], 2
+        )
+        rows, at = np.flatnonzero(has_numbers), np.cumsum(has_numbers) - 1
+        left, right, edge, new = left[rows], right[rows], edge[rows], np.flatnonzero(edge[rows] < 0)
         hop, var = data.hop[edge], data.var[edge]
         if len(new):
             hop[new], var[new] = self.predict(left[new], right[new])
-        columns = self.found.columns(data.compare(left, right, hop, var), self.flags_end)
+        columns = self.edges.columns(data.compare(left, right, hop, var), self.flags_end)
         rank = 1 + len(self.surprises) - np.searchsorted(self.surprises, columns["surprise"], side="right")
-        rows = pa.table({"rank": rank} | columns).take(pa.array(at[place], mask=~is_told[place]))
-        return rows.add_column(1, "status", STATUS.take(pa.array(status[place])))
+        rows = pa.table({"rank": rank} | columns).take(pa.array(at[pair_of_row], mask=~has_numbers[pair_of_row]))
+        return rows.add_column(1, "status", STATUS.take(pa.array(status[pair_of_row])))
 
     @cached_property
     def _embedded_by(self) -> sparse.csr_array:
         """The nodes whose mean embedding a node has, a row each: itself alone, of a later one those it is joined to."""
-        nodes = np.arange(num_nodes := self.found.evidence.graph.num_nodes)
-        indptr, indices = np.append(nodes, num_nodes + self.later[0]), np.append(nodes, self.later[1])
+        nodes = np.arange(num_nodes := self.edges.evidence.graph.num_nodes)
+        indptr, indices = np.append(nodes, num_nodes + self.new_nodes[0]), np.append(nodes, self.new_nodes[1])
         return sparse.csr_array((np.ones(len(indices), bool), indices, indptr), shape=(len(indptr) - 1, num_nodes))
 
     def predict(self, left: Nodes, right: Nodes) -> EdgeHops:
@@ -120,7 +119,7 @@ class NewEdges:
         nodes, places = np.unique(np.concatenate([left, right]), return_inverse=True)
         of_left, of_right = places.reshape(2, -1).astype(np.int32)
         indptr = np.searchsorted(of_left, np.arange(len(nodes) + 1))  # of a graph whose rows hold right ends alone
-        pairs = EdgeIndex(indptr, of_right, indptr, self.found.data.edges.directed, np.empty(0, np.uint64), 0)
+        pairs = EdgeIndex(indptr, of_right, indptr, self.edges.data.edges.directed, np.empty(0, np.uint64), 0)
         rows = self._embedded_by[nodes]
         z = np.empty((len(nodes), self.views[0][0][0].shape[1]), np.float32)
 
@@ -133,64 +132,85 @@ class NewEdges:
         return EdgeHops(*(np.mean(of_views, axis=0) for of_views in zip(*views, strict=True)))
 
 
-def _in_parts(batches: Iterator[Rows]) -> Iterator[list[Rows]]:
+def _in_chunks(batches: Iterator[Rows]) -> Iterator[list[Rows]]:
     num_rows = 0
 
-    def part_of(rows: Rows) -> int:
+    def chunk_of(rows: Rows) -> int:
         nonlocal num_rows
         num_rows += len(rows[0])
-        return (num_rows - len(rows[0])) // PART_ROWS
+        return (num_rows - len(rows[0])) // CHUNK_ROWS
 
-    return (list(part) for _, part in groupby(batches, part_of))
+    return (list(chunk) for _, chunk in groupby(batches, chunk_of))
 
 
-def open_new_edges(run_dir: Path, table: TableSource, source: str | None = None, target: str | None = None) -> NewEdges:
+class Run(Protocol):
+    """What is asked of a finished run (run/finished.py)."""
+
+    folder: Path
+
+    @property
+    def keys(self) -> dict[str, str]: ...
+    @property
+    def graph(self) -> Graph: ...
+    @property
+    def evidence(self) -> Evidence: ...
+    @property
+    def edges(self) -> StrangeEdges: ...
+    @property
+    def views(self) -> Mapping[str, Any]: ...
+    @property
+    def hop(self) -> Hop: ...
+    def stage(self, name: str) -> Path: ...
+    def embedded(self, view: str) -> Iterator[tuple[torch.Tensor, PairHead]]: ...
+    def edge_columns(self) -> tuple[Columns, int]: ...
+
+
+def open_new_edges(run: Run, table: TableSource, source: str | None = None, target: str | None = None) -> NewEdges:
     """The rows of a table, whose ends are in columns called as in the run, or as given; makes embeddings if need be."""
-    options = {f"graph.{name}": value for name, value in vars(TablesGraph()).items()} | stored_options(run_dir)
-    files.check_types(run_dir / "config.json", options, _NAMED)
-    names = [source or options["graph.source_column"], target or options["graph.target_column"]]
-    opened = open_table("table", table, options["graph.max_bytes"])
+    columns, max_bytes = run.edge_columns()
+    columns = replace(columns, source=source or columns.source, target=target or columns.target)
+    names, opened = [columns.source, columns.target], open_table("table", table, max_bytes)
     for option, name in zip(("source_column", "target_column"), names, strict=True):
         opened.check_columns(option, [name])
-    evidence = pipeline.open_edges(run_dir).evidence
-    rows = EdgeRows(opened, Columns(names[0], names[1], id_type=options["graph.id_type"]), evidence.graph)
-    later = rows.add_later()
-    found, scores = StrangeEdges(evidence, later if len(later[0]) > 1 else None), stage_keys(run_dir)["scores"]
-    key = files.hash_value([scores, [[str(path), files.hash_once(path)] for path in opened.paths], names])
-    return NewEdges(rows, later, found, key, **_open_embeddings(run_dir, scores, found))
+    run.stage("scores")  # checked before the table is read
+    rows = EdgeRows(opened, columns, run.graph)
+    new_nodes = rows.add_new_nodes()
+    edges = StrangeEdges(run.evidence, new_nodes) if len(new_nodes[0]) > 1 else run.edges
+    key = files.hash_value([run.keys["scores"], [[str(path), files.hash_once(path)] for path in opened.paths], names])
+    return NewEdges(rows, new_nodes, edges, key, **_open_embeddings(run, edges))
 
 
-def _open_embeddings(run_dir: Path, key: str, found: StrangeEdges) -> dict[str, Any]:
-    """The last fields of `NewEdges`; embeddings are made where there are none of the scores of this key."""
-    (context, views), folder = pipeline.open_views(run_dir), run_dir / FOLDER
-    with files.file_lock(record_path(folder, ".lock")):
+def _open_embeddings(run: Run, edges: StrangeEdges) -> dict[str, Any]:
+    """The last fields of `NewEdges`; embeddings are made where there are none of the scores of this run."""
+    key, folder = run.keys["scores"], run.folder / FOLDER
+    with files.file_lock(run.folder / "records" / f"{FOLDER}.lock"):
         if not (folder / files.MANIFEST).is_file() or files.read_manifest(folder, KIND, FORMAT).get("of") != key:
-            files.remove_temporary(run_dir, FOLDER)
+            files.remove_temporary(run.folder, FOLDER)
             with files.replacing_folder(folder) as fresh:
-                for name, view in views.items():
-                    for i, (z, _) in enumerate(context.embedded(view)):
+                for name in run.views:
+                    for i, (z, _) in enumerate(run.embedded(name)):
                         save_npy(fresh / f"{name}-{i:05d}.npy", z.numpy())
-                save_npy(fresh / _SURPRISES, np.sort(found.ranked.surprise))
-                body = {"of": key, "flags_end": found.flags_end, "files": files.hash_folder(fresh)}
+                save_npy(fresh / _SURPRISES, np.sort(edges.ranked.surprise))
+                body = {"of": key, "flags_end": edges.flags_end, "files": files.hash_folder(fresh)}
                 files.write_manifest(fresh, KIND, FORMAT, body)
-    remedy, opened = repair_hint(folder), []
+    remedy, opened = f"remove {folder} to have it made again", []
     manifest = files.read_manifest(folder, KIND, FORMAT, remedy, {"files": dict[str, str], "flags_end": float})
     files.check_folder(folder, manifest["files"], remedy)
-    for name, view in views.items():
+    for name, view in run.views.items():
         paths = (folder / f"{name}-{i:05d}.npy" for i in range(len(view.samples)))
-        shape = found.evidence.graph.num_nodes, view.samples.model["width"]
+        shape = edges.evidence.graph.num_nodes, view.samples.model["width"]
         made = (open_array(path, np.float32, shape, remedy, FINITE) for path in paths)
         opened.append(list(zip(made, map(PairHead.of, view.samples), strict=True)))
-    num_edges = found.evidence.graph.num_edges
+    num_edges = edges.evidence.graph.num_edges
     surprises = open_array(folder / _SURPRISES, np.float64, (num_edges,), remedy, FINITE)
-    told = {"surprises": surprises, "flags_end": manifest["flags_end"]}
-    return {"folder": folder, "views": opened, "hop": scoring_of(context.config).hop} | told
+    ranks = {"surprises": surprises, "flags_end": manifest["flags_end"]}
+    return {"folder": folder, "views": opened, "hop": run.hop} | ranks
 
 
 def write_scored(edges: NewEdges, out: Path) -> tuple[int, int]:
     """Writes all rows, scored, in their order, to a .csv or .parquet; how many they are, and were written before."""
     check_flat(edges.rows.files.schema, out)
-    if files.resolved(out) in map(files.resolved, edges.rows.files.paths):
+    if out.is_file() and any(path.samefile(out) for path in edges.rows.files.paths):
         raise ValueError(f"{out} is the table itself; name another file for its rows with scores")
     parts, paths, num_rows, num_kept = out.with_name(f".{out.name}.parts"), list[Path](), 0, 0
     if parts.is_symlink():  # what it leads to would be emptied
@@ -202,17 +222,17 @@ def write_scored(edges: NewEdges, out: Path) -> tuple[int, int]:
             for path in [path for path in parts.iterdir() if path.name != "lock"]:
                 path.unlink()
             files.write_bytes(parts / edges.key, b"")
-        for part in edges.parts():
-            first, num_rows = num_rows, num_rows + sum(len(batch) for batch, _, _ in part)
+        for chunk in edges.chunks():
+            first, num_rows = num_rows, num_rows + sum(len(batch) for batch, _, _ in chunk)
             paths.append(parts / f"rows-{first}-{num_rows}")
             if paths[-1].exists():
                 num_kept += num_rows - first
             else:
                 with files.replacing_file(paths[-1]) as fresh:
                     if out.suffix == ".parquet":
-                        pq.write_table(edges.scored(part), fresh, row_group_size=num_rows)
+                        pq.write_table(edges.scored(chunk), fresh, row_group_size=num_rows)
                     else:
-                        write_csv(quoted(edges.scored(part))[0], fresh, WriteOptions(include_header=first == 0))
+                        write_csv(quoted(edges.scored(chunk))[0], fresh, WriteOptions(include_header=first == 0))
         with files.replacing_file(out) as fresh, open(fresh, "wb") as stream:
             if out.suffix == ".parquet":
                 join(stream, (Group.of(memoryview(path.read_bytes())) for path in paths))

@@ -17,12 +17,13 @@ import pytest
 from hcm_scale import HCM
 from hcm_scale.cli import commands
 from hcm_scale.cli.main import main
+from hcm_scale.edges import new as new_edges
+from hcm_scale.edges.new import open_new_edges
+from hcm_scale.edges.surprise import EdgeNumbers
 from hcm_scale.features.purify import cosine_distance
 from hcm_scale.posterior.samples import open_samples
-from hcm_scale.run import new_edges, pipeline
-from hcm_scale.run.new_edges import open_new_edges
+from hcm_scale.run.finished import FinishedRun
 from hcm_scale.run.workspace import open_stages, read_stages, write_list
-from hcm_scale.score.edge_surprise import EdgeNumbers
 from hcm_scale.stages.purify import open_purified
 from tests.helpers import FAST, as_words, small_graph, small_run
 
@@ -55,13 +56,13 @@ def new_pairs(count: int = 40, seed: int = 3) -> list[tuple[str, str]]:
 
 
 def scored(run: Path, pairs, **more) -> list[dict]:
-    return open_new_edges(run, table(pairs, **more)).table().to_pylist()
+    return open_new_edges(FinishedRun(run), table(pairs, **more)).table().to_pylist()
 
 
 def slow_embeddings(run: Path):
     """(embedding of every node, parameters) of each sample, by view: dense products, layer by layer."""
     folders = open_stages(run, "graph", "purified", "train-purified", "train-original")
-    graph = pipeline.open_edges(run).evidence.graph
+    graph = FinishedRun(run).edges.evidence.graph
     purified = open_purified(folders[1], graph)
     for structure, folder in ((purified.graph, folders[2]), (graph, folders[3])):
         near = np.eye(structure.num_nodes)
@@ -93,7 +94,7 @@ def slow_hop(views, of_left, of_right) -> tuple[float, float]:
 
 
 def test_new_edges__of_the_run_get_the_numbers_that_they_have_there(run):
-    own = pipeline.open_edges(run).table()
+    own = FinishedRun(run).edges.table()
     rows = scored(run, [(row["target"], row["source"]) for row in own.to_pylist()])
     assert {row["edge_status"] for row in rows} == {"edge"}
     for name in ("surprise", "p", "flagged", "evidence", *NUMBERS):
@@ -103,11 +104,11 @@ def test_new_edges__of_the_run_get_the_numbers_that_they_have_there(run):
 
 
 def test_new_edges__embeddings_predict_the_hops_of_the_run(run):
-    edges = open_new_edges(run, table([("a000", "a001")]))
-    left, right, number = edges.found.data.edges.edges(0, edges.found.data.edges.num_edges)
+    edges = open_new_edges(FinishedRun(run), table([("a000", "a001")]))
+    left, right, number = edges.edges.data.edges.edges(0, edges.edges.data.edges.num_edges)
     hop, var = edges.predict(left.astype(np.int64), right.astype(np.int64))
-    np.testing.assert_allclose(hop, edges.found.data.hop[number], rtol=1e-4)  # those of the run are rounded
-    np.testing.assert_allclose(var, edges.found.data.var[number], rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(hop, edges.edges.data.hop[number], rtol=1e-4)  # those of the run are rounded
+    np.testing.assert_allclose(var, edges.edges.data.var[number], rtol=1e-3, atol=1e-6)
 
 
 def test_new_edges__need_no_propagated_features_on_disk(run, tmp_path):
@@ -119,7 +120,7 @@ def test_new_edges__need_no_propagated_features_on_disk(run, tmp_path):
 
 
 def test_new_edges__between_known_accounts_are_those_of_a_slow_count(run):
-    found, views, pairs = pipeline.open_edges(run), list(slow_embeddings(run)), new_pairs()
+    found, views, pairs = FinishedRun(run).edges, list(slow_embeddings(run)), new_pairs()
     data, graph = found.data, found.evidence.graph
     around = [set(graph.indices[first:last].tolist()) for first, last in pairwise(graph.indptr.tolist())]
     num_new = 0
@@ -158,7 +159,7 @@ def test_new_edges__accounts_that_the_run_does_not_know_are_known_by_their_partn
         *(("far", "off"), ("far", "zed"), ("a005", "a005"), ("new", "new")),
     ]
     rows, views = scored(run, pairs, when=range(len(pairs))), list(slow_embeddings(run))
-    found = pipeline.open_edges(run)
+    found = FinishedRun(run).edges
     graph, x, rate = found.evidence.graph, found.data.features, found.data.rate
     assert [row["edge_status"] for row in rows] == ["new account"] * 6 + ["unknown"] * 2 + ["self"] * 2
     assert [row["when"] for row in rows] == list(range(len(pairs)))
@@ -200,7 +201,7 @@ def test_score_edges__parts_of_any_size_make_the_same_rows_in_their_order(run, t
     given = table(pairs, amount=[f"n{i:05d}" for i in range(len(pairs))], edge_p=["x"] * len(pairs))
     folder, outs = in_files(given, tmp_path / "new", 7, ending), []
     for rows in (1, 10, 1 << 18):
-        monkeypatch.setattr(new_edges, "PART_ROWS", rows)
+        monkeypatch.setattr(new_edges, "CHUNK_ROWS", rows)
         outs.append(tmp_path / f"parts-of-{rows}.{ending}")
         assert "53 rows in" in commands.score_edges([str(run), str(folder), "-o", str(outs[-1])])
     *others, whole = (pyarrow.csv.read_csv(out) if ending == "csv" else pq.read_table(out) for out in outs)
@@ -209,7 +210,7 @@ def test_score_edges__parts_of_any_size_make_the_same_rows_in_their_order(run, t
     assert whole.select(given.column_names).equals(given)
     assert whole.column_names[0] == "edge_rank"
     assert "edge_p_" in whole.column_names
-    python = open_new_edges(run, given).table()
+    python = open_new_edges(FinishedRun(run), given).table()
     for name in ("edge_rank", "edge_surprise", "edge_p_", "edge_hop"):
         np.testing.assert_allclose(python[name].to_pandas(), whole[name].to_pandas(), rtol=1e-6)
     assert python["edge_status"].to_pylist() == whole["edge_status"].to_pylist()
@@ -220,9 +221,9 @@ KILLED = """
 import sys
 from pathlib import Path
 from hcm_scale.cli import commands
-from hcm_scale.run import new_edges
+from hcm_scale.edges import new as new_edges
 from tests.dying import die_at_change
-new_edges.PART_ROWS = 8
+new_edges.CHUNK_ROWS = 8
 die_at_change(int(sys.argv[1]), Path(sys.argv[2]))
 commands.score_edges(sys.argv[3:])
 """
@@ -232,7 +233,7 @@ commands.score_edges(sys.argv[3:])
 def test_score_edges__after_a_kill_goes_on_and_ends_in_the_same_bytes(
     run, tmp_path, monkeypatch, ending, moment, num_parts
 ):
-    monkeypatch.setattr(new_edges, "PART_ROWS", 8)
+    monkeypatch.setattr(new_edges, "CHUNK_ROWS", 8)
     words = [str(run), str(in_files(table(new_pairs(50)), tmp_path / "new", 8)), "-o"]
     whole, out = tmp_path / f"whole.{ending}", tmp_path / "killed" / f"out.{ending}"
     commands.score_edges([*words, str(whole)])
@@ -263,7 +264,7 @@ def counting(function, calls: list):
 
 
 def test_score_edges__parts_of_another_table_are_not_taken(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(new_edges, "PART_ROWS", 8)
+    monkeypatch.setattr(new_edges, "CHUNK_ROWS", 8)
     out, words = tmp_path / "out.csv", [str(run), str(tmp_path / "new.csv"), "-o", str(tmp_path / "out.csv")]
     pyarrow.csv.write_csv(table(new_pairs(20)), tmp_path / "new.csv")
     with monkeypatch.context() as patch:
@@ -289,7 +290,7 @@ def test_score_edges__parts_of_another_table_are_not_taken(run, tmp_path, monkey
 )
 def test_new_edges__what_cannot_be_scored_is_refused(run, columns, said):
     with pytest.raises(ValueError, match=said):
-        open_new_edges(run, pa.table(columns))
+        open_new_edges(FinishedRun(run), pa.table(columns))
 
 
 def test_score_edges__files_that_cannot_be_read_or_written_are_refused(run, tmp_path, capsys):
@@ -318,23 +319,23 @@ def test_embeddings__are_made_once_for_the_scores_and_can_be_removed(tmp_path):
     with pytest.raises(
         ValueError, match=r"2 ids are no plain whole numbers .*row 0: 0x1; row 1: me. Ids of the run are wh"
     ):
-        open_new_edges(run, pa.table({"source": ["0x1", "me"], "target": [3, 4]}))
-    first = open_new_edges(run, new).table()
+        open_new_edges(FinishedRun(run), pa.table({"source": ["0x1", "me"], "target": [3, 4]}))
+    first = open_new_edges(FinishedRun(run), new).table()
     files = {path.name: path.stat().st_mtime_ns for path in (run / "embeddings").iterdir()}
     assert {"purified-00000.npy", "original-00001.npy", "surprises.npy", "manifest.json"} < files.keys()
-    assert open_new_edges(run, new).table().equals(first)
+    assert open_new_edges(FinishedRun(run), new).table().equals(first)
     assert {path.name: path.stat().st_mtime_ns for path in (run / "embeddings").iterdir()} == files
     small_run(run, until="score", seed=1)
-    second = open_new_edges(run, new).table()
+    second = open_new_edges(FinishedRun(run), new).table()
     assert second["edge_hop"].to_pylist() != first["edge_hop"].to_pylist()
     assert "embeddings" in commands.clean([str(run)])
     commands.clean([str(run), "--yes"])
     assert not (run / "embeddings").exists()
-    assert open_new_edges(run, new).table().equals(second)
+    assert open_new_edges(FinishedRun(run), new).table().equals(second)
     damaged = run / "embeddings" / "original-00000.npy"
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
     with pytest.raises(ValueError, match=r"original-00000.npy is damaged.* remove .*embeddings"):
-        open_new_edges(run, new)
+        open_new_edges(FinishedRun(run), new)
 
 
 def test_new_edges__of_a_directed_graph_have_a_direction(tmp_path):
@@ -344,19 +345,19 @@ def test_new_edges__of_a_directed_graph_have_a_direction(tmp_path):
     )
     words = [str(tmp_path / "e.parquet"), f"run_dir={tmp_path / 'run'}", "graph.directed=true", *as_words(FAST)]
     assert main(["run", *words]) == 0
-    own = pipeline.open_edges(tmp_path / "run").table()
-    found = open_new_edges(tmp_path / "run", own.select(["source", "target"])).table()
+    own = FinishedRun(tmp_path / "run").edges.table()
+    found = open_new_edges(FinishedRun(tmp_path / "run"), own.select(["source", "target"])).table()
     assert {*found["edge_status"].to_pylist()} == {"edge"}
     assert found["edge_surprise"].to_pylist() == own["surprise"].to_pylist()
     back = pa.table({"source": own["target"], "target": own["source"]})
-    assert {*open_new_edges(tmp_path / "run", back).table()["edge_status"].to_pylist()} == {"new"}
+    assert {*open_new_edges(FinishedRun(tmp_path / "run"), back).table()["edge_status"].to_pylist()} == {"new"}
 
 
 def test_new_edges__by_a_run_with_the_samples_of_another(tmp_path):
     small_run(tmp_path / "first", until="score")
     small_run(tmp_path / "second", until="score", trained=str(tmp_path / "first"))
     new = pa.table({"source": [0, 3, 5], "target": [9, 190, 77]})
-    first, second = (open_new_edges(tmp_path / name, new).table() for name in ("first", "second"))
+    first, second = (open_new_edges(FinishedRun(tmp_path / name), new).table() for name in ("first", "second"))
     assert second["edge_hop"].to_pylist() == first["edge_hop"].to_pylist()
 
 

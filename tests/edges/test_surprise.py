@@ -8,10 +8,10 @@ import pytest
 from scipy import sparse
 
 from hcm_scale.base.threads import kernel_threads
+from hcm_scale.edges.surprise import KINDS, EdgeData, edge_scale, rank_edges
 from hcm_scale.features.purify import cosine_distance
 from hcm_scale.graph import Graph
 from hcm_scale.score.edge_index import edge_index
-from hcm_scale.score.edge_surprise import KINDS, EdgeData, edge_scale, rank_edges
 from hcm_scale.score.metrics import roc_auc
 from tests.helpers import small_graph
 
@@ -160,10 +160,10 @@ def test_compare__pairs_that_are_no_edges_are_judged_as_if_they_were():
     assert (less.edges.find([left[0], -1, 5], [right[0], 3, n]) == -1).all()
 
 
-def test_with_later__nodes_that_came_later_change_no_number_of_others_and_are_a_group_of_their_own():
+def test_with_new_nodes__nodes_that_came_later_change_no_number_of_others_and_are_a_group_of_their_own():
     graph = small_graph(300, 4)
     data = data_of(graph, group=(np.arange(300) % 2).astype(np.uint8))
-    later = data.with_later((np.array([0, 2, 2]), np.array([3, 7])))
+    later = data.with_new_nodes((np.array([0, 2, 2]), np.array([3, 7])))
     every = np.arange(graph.num_edges)
     for own, same in zip(data.numbers(every), later.numbers(every), strict=True):
         np.testing.assert_array_equal(own, same)
@@ -172,5 +172,5 @@ def test_with_later__nodes_that_came_later_change_no_number_of_others_and_are_a_
     assert np.isnan(found.unlike).all()
     assert np.isnan(found.around).tolist() == [False, False, True]
     scale = edge_scale(later)
-    assert (scale.places(later.classes(found)) == len(scale.classes)).all()
+    assert (scale.columns_of(later.classes(found)) == len(scale.classes)).all()
     assert np.isfinite(scale.surprises(found, later.classes(found))).all()

@@ -3,9 +3,9 @@
 The table is streamed, with all of its columns, of a CSV as the text that stands there, and memory is that of a few
 batches and of the ids that are asked for. Ids are read as they were when the graph was made.
 
-A table that is not the graph's own may have ids that the graph does not have. `add_later` reads its ends once, refuses
-ids that cannot be any, numbers the new ones from n on, as they arrive, and returns which nodes each is joined to: the
-new ids, 24 bytes each beside, and 8 bytes for every distinct pair of a new one and a node.
+A table that is not the graph's own may have ids that the graph does not have. `add_new_nodes` reads its ends once,
+refuses ids that cannot be any, numbers the new ones from n on, as they arrive, and returns which nodes each is joined
+to: the new ids, 24 bytes each beside, and 8 bytes for every distinct pair of a new one and a node.
 """
 
 from collections.abc import Callable, Iterator
@@ -50,12 +50,12 @@ class EdgeRows:
             left, right = (number_ids(self._ids.find, self._read(reader, batch[name], 0)) for name in self._ends)
             yield batch, *((left, right) if self._node_of is None else (self._node_of[left], self._node_of[right]))
 
-    def add_later(self) -> tuple[Numbers, Numbers]:
+    def add_new_nodes(self) -> tuple[Numbers, Numbers]:
         """The nodes that ids which the graph does not have are joined to, as indptr and indices of a CSR.
 
         Such an id is known from now on. InputError for ids of another type, missing ones, and where none is a node.
         """
-        files, num_nodes, row, num_known = self.files, len(self._ids), 0, 0
+        files, num_nodes, row, num_own = self.files, len(self._ids), 0, 0
         files.check_filled()
         for name, stored in ((name, files.type_of(name)) for name in self._ends):
             id_kind([(name, stored)])
@@ -68,31 +68,31 @@ class EdgeRows:
             with naming_origin(files.origin):
                 reader.check()
             left, right = (self._ids.add(column) for column in columns)
-            later, node = np.maximum(left, right), np.minimum(left, right)
-            num_known += int(np.count_nonzero(node < num_nodes))
-            one = (later >= num_nodes) & (node < num_nodes)
-            waiting.append(np.unique((later[one] - num_nodes) * num_nodes + node[one]))
+            new, node = np.maximum(left, right), np.minimum(left, right)
+            num_own += int(np.count_nonzero(node < num_nodes))
+            one = (new >= num_nodes) & (node < num_nodes)
+            waiting.append(np.unique((new[one] - num_nodes) * num_nodes + node[one]))
             if sum(map(len, waiting)) > max(_MANY_PAIRS, len(pairs)):
                 pairs, waiting = np.unique(np.concatenate([pairs, *waiting])), []
             row += len(batch)
-        if not num_known:
-            known, given = (self._ids.column()[at].as_py() for at in (0, num_nodes))
+        if not num_own:
+            own, given = (self._ids.column()[at].as_py() for at in (0, num_nodes))
             names = " and ".join(map(repr, self._ends))
             raise InputError(
-                f"no id in {names} of {files.origin} is one of the run: it has such as {given!r}, the run {known!r}"
+                f"no id in {names} of {files.origin} is one of the run: it has such as {given!r}, the run {own!r}"
             )
-        later, node = np.divmod(np.unique(np.concatenate([pairs, *waiting])), num_nodes)
-        return np.searchsorted(later, np.arange(len(self._ids) - num_nodes + 1)), node
+        new, node = np.divmod(np.unique(np.concatenate([pairs, *waiting])), num_nodes)
+        return np.searchsorted(new, np.arange(len(self._ids) - num_nodes + 1)), node
 
     def count(self, edges: Numbers, find: Callable[[Numbers, Numbers], Numbers]) -> Numbers:
         """How many rows lie on each of some edges, given by their numbers; `find` is that of the graph's EdgeIndex."""
-        ordered, found = np.unique(edges), np.zeros(len(edges) + 1, np.int64)
+        ordered, counts = np.unique(edges), np.zeros(len(edges) + 1, np.int64)
         for _, left, right in self.batches(ends_alone=True):
             edge = find(left, right)
-            place = np.searchsorted(ordered, edge)
-            is_asked = (place < len(ordered)) & (ordered[np.minimum(place, len(ordered) - 1)] == edge)
-            found += np.bincount(place[is_asked], minlength=len(found))
-        return found[np.searchsorted(ordered, edges)]
+            position = np.searchsorted(ordered, edge)
+            is_asked = (position < len(ordered)) & (ordered[np.minimum(position, len(ordered) - 1)] == edge)
+            counts += np.bincount(position[is_asked], minlength=len(counts))
+        return counts[np.searchsorted(ordered, edges)]
 
     def _read(self, reader: IdReader, column: pa.Array, row: int) -> pa.Array:
         if self._kind == "integer" and self._id_type == "integer" and is_text(column.type):

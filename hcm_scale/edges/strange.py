@@ -1,12 +1,12 @@
 """Strange edges for a reader: the ranked table of edges, and why one edge is where it is, in numbers and in words.
 
-`StrangeEdges` joins what `Evidence` holds with the surprise of every edge (score/edge_surprise.py), which is computed
+`StrangeEdges` joins what `Evidence` holds with the surprise of every edge (edges/surprise.py), which is computed
 once, when it is first asked for. An explanation says what the model, attributes and neighbours say of the edge, what is
 usual for edges of like degrees, and how many edges are as strange: of all, or where they are over four million of some
 evenly spaced ones.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,15 +15,27 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from hcm_scale.edges.rows import EdgeRows, with_edge_columns
+from hcm_scale.edges.surprise import (
+    KINDS,
+    EdgeData,
+    EdgeNumbers,
+    EdgeScale,
+    NewNodes,
+    RankedEdges,
+    edge_scale,
+    rank_edges,
+)
 from hcm_scale.features.purify import attribute_trust
 from hcm_scale.report.evidence import Evidence, contains
 from hcm_scale.report.explain import EdgeExplanation, EdgeReason, end_differences, finite
-from hcm_scale.report.wording import edge_sentence
-from hcm_scale.score.edge_surprise import KINDS, EdgeData, EdgeNumbers, EdgeScale, RankedEdges, edge_scale, rank_edges
+from hcm_scale.report.sections import cut_id
+from hcm_scale.report.wording import EDGE_TITLES, clip, edge_sentence
 
 CountRows = Callable[["StrangeEdges", NDArray[np.int64]], NDArray[np.int64] | None]
 _FEW = 1 << 22  # edges that are ranked in seconds
 _CHUNK = 1 << 18  # edges of a table
+_NUM_SHOWN, _NUM_LINES = 20, 5  # edges of a report, and of its summary
 _RATE = 0.1  # of false discoveries, where nodes were not judged
 
 
@@ -32,7 +44,7 @@ class StrangeEdges:
     """The edges of a scored graph by how strange they are, and what is told of pairs with nodes that came later."""
 
     evidence: Evidence
-    later: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
+    new_nodes: NewNodes | None = None
 
     @cached_property
     def data(self) -> EdgeData:
@@ -43,7 +55,7 @@ class StrangeEdges:
             group[nodes] = number  # type: ignore[index]
         trust = attribute_trust(e.graph.indptr, e.graph.indices, e.features)
         data = EdgeData(e.edges, e.edge_mean, e.edge_var, e.features, group, trust)
-        return data if self.later is None else data.with_later(self.later)
+        return data if self.new_nodes is None else data.with_new_nodes(self.new_nodes)
 
     @cached_property
     def scale(self) -> EdgeScale:
@@ -68,6 +80,10 @@ class StrangeEdges:
         """Edge numbers, the strangest first: all, the first `top`, or those among them that are flagged."""
         most = int(np.count_nonzero(self.ranked.verdict.flagged)) if flagged else self.evidence.graph.num_edges
         return self.ranked.first(None if top is None and not flagged else min(most if top is None else top, most))
+
+    def nodes_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The ends of some edges, each once."""
+        return np.unique(self.data.ends(np.sort(numbers)))
 
     def tables(self, numbers: NDArray[np.int64]) -> Iterator[pa.Table]:
         """The rows of the first edges of the list, some at a time; at least one table."""
@@ -111,11 +127,11 @@ class StrangeEdges:
         rows = count_rows(self, chosen) if count_rows and is_repeated else None
         pairs = np.stack(self.data.ends(chosen), axis=1).tolist()
         edges = []
-        for place, (row, pair) in enumerate(zip(self.table(top).to_pylist(), pairs, strict=True)):
+        for number, (row, pair) in enumerate(zip(self.table(top).to_pylist(), pairs, strict=True)):
             ends = [{"id": graph.external_id(node), "rank": int(ranks[node])} for node in pair]
-            told = {name: row[name] for name in ("rank", "p", "flagged", "evidence")}
-            told |= {"ends": ends, "rows": None if rows is None else int(rows[place])}
-            edges.append(told | {"reason": edge_sentence(self.explain(*pair))})
+            shown = {name: row[name] for name in ("rank", "p", "flagged", "evidence")}
+            shown |= {"ends": ends, "rows": None if rows is None else int(rows[number])}
+            edges.append(shown | {"reason": edge_sentence(self.explain(*pair))})
         num_flagged = int(np.count_nonzero(self.ranked.verdict.flagged))
         return {"edges": edges, "num_edges": graph.num_edges, "num_flagged": num_flagged, "fdr": self.rate}
 
@@ -130,7 +146,7 @@ class StrangeEdges:
     def ends_of(self, text: str) -> tuple[int, int]:
         """The two nodes that `A,B` names, whatever commas their ids hold."""
         graph, error = self.evidence.graph, ValueError(f"edge={text} is not legal: two ids with a comma between: A,B")
-        for at in (place for place, sign in enumerate(text) if sign == ","):
+        for at in (position for position, sign in enumerate(text) if sign == ","):
             try:
                 return graph.node_of(text[:at].strip()), graph.node_of(text[at + 1 :].strip())
             except ValueError as one:
@@ -143,11 +159,11 @@ class StrangeEdges:
         number = self.number_of(left, right)
         numbers = self.data.numbers(np.array([number]))
         classes = self.data.classes(numbers)
-        surprise, usual = scale.surprises(numbers, classes)[:, 0], scale.usual[:, scale.places(classes)[0]]
+        surprise, usual = scale.surprises(numbers, classes)[:, 0], scale.usual[:, scale.columns_of(classes)[0]]
         shares = (_share_above(others, own) for others, own in zip(scale.sample, surprise, strict=True))
         reasons = [
             EdgeReason(kind, finite(value), finite(middle), share)
-            for kind, value, middle, share in zip(KINDS, numbers.as_told()[:, 0], usual, shares, strict=True)
+            for kind, value, middle, share in zip(KINDS, numbers.display_values()[:, 0], usual, shares, strict=True)
         ]
         is_ranked = graph.num_edges <= _FEW
         own, others = surprise.sum(keepdims=True), self.ranked.surprise if is_ranked else scale.sample.sum(axis=0)
@@ -165,6 +181,46 @@ class StrangeEdges:
             differences=end_differences(self.evidence, left, right),
             dropped=None if purified is None else not bool(contains(purified, left, np.array([right]))[0]),
         )
+
+
+def joined_rows(rows: EdgeRows, edges: StrangeEdges, chosen: NDArray[np.int64], is_some: bool) -> Iterator[pa.Table]:
+    """Rows of an edge table: rank of the edge, all columns, its other numbers; `is_some`: those of chosen edges."""
+    rank_of = np.zeros(edges.evidence.graph.num_edges + 1, np.int64)  # the last is of no edge, -1
+    rank_of[chosen] = np.arange(1, 1 + len(chosen))
+    for batch, left, right in rows.batches():
+        edge, whole = edges.evidence.edges.find(left, right), pa.Table.from_batches([batch])
+        is_ranked = rank_of[edge] > 0
+        distinct, number = np.unique(edge[is_ranked], return_inverse=True)
+        numbers = edges.rows(distinct, rank_of[distinct]).drop_columns(["source", "target"])
+        if is_some:
+            yield with_edge_columns(whole.filter(pa.array(is_ranked)), numbers.take(pa.array(number)))
+        else:
+            row = np.zeros(len(batch), np.int64)
+            row[is_ranked] = number
+            yield with_edge_columns(whole, numbers.take(pa.array(row, mask=~is_ranked)))
+
+
+def by_rank(tables: Iterator[pa.Table]) -> pa.Table:
+    """All rows, by the rank in their first column and as they stand."""
+    whole = pa.concat_tables(tables)
+    return whole.take(pa.array(np.argsort(whole.column(0).to_numpy(), kind="stable")))
+
+
+def edges_of_report(evidence: Evidence, *, ranks: bool, count_rows: CountRows | None) -> dict[str, Any] | None:
+    """What a report shows of edges: no edges where they are not ranked; None where nothing tells edges apart."""
+    if evidence.features is None or evidence.graph.num_edges == 0:
+        return None
+    shown = StrangeEdges(evidence).shown(_NUM_SHOWN, count_rows) if ranks else {"edges": []}
+    for end in (end for edge in shown["edges"] for end in edge["ends"]):
+        end["id"] = cut_id(end["id"])
+    return shown
+
+
+def edge_lines(shown: Mapping[str, Any] | None) -> list[str]:
+    """The first of the strange edges of a report, a line each."""
+    edges = shown["edges"][:_NUM_LINES] if shown else []
+    named = [(edge, " and ".join(clip(end["id"], 24) for end in edge["ends"])) for edge in edges]
+    return [f"{edge['rank']:>4}  {name:<54}{EDGE_TITLES[edge['evidence']]}" for edge, name in named]
 
 
 def _share_above(usual: NDArray[np.float64], own: float) -> float:

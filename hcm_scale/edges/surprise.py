@@ -26,7 +26,7 @@ as many while they are sorted.
 
 Two nodes that no edge joins are judged as if one did (`compare`): what is around an end is all of its neighbours, and
 its degree is one more. Nodes that came later, n, n + 1, ..., have no features, so that `unlike` says nothing of them;
-around them are the nodes that they are joined to, given as indptr and indices of a CSR (`Later`).
+around them are the nodes that they are joined to, given as indptr and indices of a CSR (`NewNodes`).
 """
 
 from dataclasses import dataclass, replace
@@ -53,7 +53,7 @@ _MIDDLE, _ABOVE = 0.5, 0.9
 
 Values = NDArray[np.float64]
 Nodes = NDArray[Any]
-Later = tuple[NDArray[np.int64], NDArray[np.int64]]
+NewNodes = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 class EdgeNumbers(NamedTuple):
@@ -74,7 +74,7 @@ class EdgeNumbers(NamedTuple):
         lacking = np.log1p(self.expected) - np.log1p(self.shared)
         return np.stack([self.hop, self.around, self.unlike, lacking]).astype(np.float64)
 
-    def as_told(self) -> Values:
+    def display_values(self) -> Values:
         """A row for each kind, in the units that a reader is told."""
         return np.stack([self.hop, self.around, self.unlike, self.shared]).astype(np.float64)
 
@@ -83,7 +83,7 @@ class EdgeNumbers(NamedTuple):
 class EdgeData:
     """A scored graph: its edges, mean and variance of their hops, features of the nodes, and the group of each node.
 
-    Nodes of a group are of types that are compared together; None: all are. Features of `later` nodes are zeros.
+    Nodes of a group are of types that are compared together; None: all are. Features of `new_nodes` are zeros.
     """
 
     edges: EdgeIndex
@@ -92,22 +92,22 @@ class EdgeData:
     features: NDArray[np.float32]
     group: NDArray[np.uint8] | None = None
     trust: float = 1.0
-    later: Later | None = None
+    new_nodes: NewNodes | None = None
 
-    def with_later(self, later: Later) -> "EdgeData":
+    def with_new_nodes(self, new_nodes: NewNodes) -> "EdgeData":
         """The same with nodes that came later; copies the features and, in `joined`, the entries of the graph."""
-        count = len(later[0]) - 1
+        count = len(new_nodes[0]) - 1
         features = np.concatenate([self.features, np.zeros((count, self.features.shape[1]), np.float32)])
         group = None if self.group is None else np.append(self.group, np.full(count, 255, np.uint8))
-        return replace(self, features=features, group=group, later=later)
+        return replace(self, features=features, group=group, new_nodes=new_nodes)
 
     @cached_property
     def joined(self) -> EdgeIndex:
         """The edges without directions, in which neighbours are counted, and the rows of later nodes below them."""
         whole = both_ways(self.edges) if self.edges.directed else self.edges
-        if self.later is None:
+        if self.new_nodes is None:
             return whole
-        rows, entries = self.later
+        rows, entries = self.new_nodes
         indices = np.append(whole.indices, entries.astype(whole.indices.dtype))
         return replace(whole, indptr=np.append(whole.indptr, whole.indptr[-1] + rows[1:]), indices=indices)
 
@@ -149,7 +149,7 @@ class EdgeData:
             compare_ends((0, len(left)), graph, of_nodes, (left, right), are_edges, out)
         else:
             run_in_threads(len(left), compare_ends, graph, of_nodes, (left, right), are_edges, out)
-        if self.later is not None:
+        if self.new_nodes is not None:
             is_later = np.stack([left, right]) >= self.edges.num_nodes
             unlike[is_later.any(axis=0)] = np.nan
             around[(is_later & (others == 0)).any(axis=0)] = np.nan
@@ -183,21 +183,21 @@ class EdgeScale(NamedTuple):
     sample: Values = np.zeros((len(KINDS), 0))
     sums: Sums = Sums(np.zeros(0), np.zeros(0, bool), 1)
 
-    def places(self, classes: NDArray[np.int64]) -> NDArray[np.int64]:
+    def columns_of(self, classes: NDArray[np.int64]) -> NDArray[np.int64]:
         """The column of each class."""
-        place = np.minimum(np.searchsorted(self.classes, classes), max(0, len(self.classes) - 1))
-        known = self.classes[place] == classes if len(self.classes) else np.zeros(len(classes), bool)
-        return np.where(known, place, len(self.classes))
+        column = np.minimum(np.searchsorted(self.classes, classes), max(0, len(self.classes) - 1))
+        has_column = self.classes[column] == classes if len(self.classes) else np.zeros(len(classes), bool)
+        return np.where(has_column, column, len(self.classes))
 
     def surprises(self, numbers: EdgeNumbers, classes: NDArray[np.int64]) -> Values:
         """Weighted surprise of edges by each kind, (kinds, k)."""
-        place = self.places(classes)
-        values = (numbers.of_kinds() - self.middle[:, place]) / self.spread[:, place]
+        column = self.columns_of(classes)
+        values = (numbers.of_kinds() - self.middle[:, column]) / self.spread[:, column]
         out = np.zeros_like(values)
         for row, (gains, ordered, weight) in enumerate(zip(self.gains, self.ordered, self.weights, strict=True)):
-            known = np.isfinite(values[row])
-            some = values[row][known]
-            out[row][known] = weight * gains.plain(-np.log1p(-ranks_among(some, ordered)), some)
+            has_value = np.isfinite(values[row])
+            some = values[row][has_value]
+            out[row][has_value] = weight * gains.plain(-np.log1p(-ranks_among(some, ordered)), some)
         return out
 
     def judge(self, surprise: Values, rate: float) -> Verdict:
@@ -210,20 +210,20 @@ def edge_scale(data: EdgeData) -> EdgeScale:
     """What edges are measured by, from evenly spaced ones."""
     num_edges = data.edges.num_edges
     numbers = data.numbers(np.arange(0, num_edges, max(1, -(-num_edges // _SAMPLE))))
-    found, inverse, counts = np.unique(data.classes(numbers), return_inverse=True, return_counts=True)
+    classes, inverse, counts = np.unique(data.classes(numbers), return_inverse=True, return_counts=True)
     by_class = np.split(np.argsort(inverse, kind="stable"), np.cumsum(counts)[:-1])
-    of_kinds, as_told = numbers.of_kinds(), numbers.as_told()
-    middle, spread = np.zeros((len(KINDS), len(found) + 1)), np.ones((len(KINDS), len(found) + 1))
+    of_kinds, displayed = numbers.of_kinds(), numbers.display_values()
+    middle, spread = np.zeros((len(KINDS), len(classes) + 1)), np.ones((len(KINDS), len(classes) + 1))
     usual = np.full_like(middle, np.nan)
     for row, kind in enumerate(KINDS):
         if kind != "shared":
             middle[row], spread[row] = _middle_and_spread(of_kinds[row])
-        for place, near in enumerate(_nearest_large(found, counts)):
-            edges = by_class[near] if near >= 0 else by_class[place][:0]
-            if near == place:
-                usual[row, place], _ = _middle_and_spread(as_told[row, edges])
+        for column, near in enumerate(_nearest_large(classes, counts)):
+            edges = by_class[near] if near >= 0 else by_class[column][:0]
+            if near == column:
+                usual[row, column], _ = _middle_and_spread(displayed[row, edges])
             if kind != "shared" and len(edges):
-                middle[row, place], spread[row, place] = _middle_and_spread(of_kinds[row, edges])
+                middle[row, column], spread[row, column] = _middle_and_spread(of_kinds[row, edges])
     has_triangles = float(numbers.shared.any())  # a graph of two sides has none: chance alone would count
     weights = (1.0 + 2.0 * data.trust) / 3.0, 2.0 * data.trust, 0.5 * data.trust, has_triangles
     gains, ordered = [], []
@@ -231,20 +231,20 @@ def edge_scale(data: EdgeData) -> EdgeScale:
         values = (of_kinds[row] - middle[row, inverse]) / spread[row, inverse]
         gains.append(surprise_gains(KINDS[row], values[np.isfinite(values)]))
         ordered.append(_thinned(gains[-1].values))
-    scale = EdgeScale(found, middle, spread, usual, tuple(gains), tuple(ordered), weights)
-    sample = scale.surprises(numbers, found[inverse])
+    scale = EdgeScale(classes, middle, spread, usual, tuple(gains), tuple(ordered), weights)
+    sample = scale.surprises(numbers, classes[inverse])
     num_telling = sum(bool(of.tells and weight) for of, weight in zip(gains, weights, strict=True))
     sums = _thinned(sample.sum(axis=0))
     return scale._replace(sample=sample, sums=Sums(sums, np.ones(len(sums), bool), max(1, num_telling)))
 
 
 def _nearest_large(classes: NDArray[np.int64], counts: NDArray[np.int64]) -> list[int]:
-    """For every class the place of the one nearest in degrees that has edges enough, of the same groups; -1: none."""
+    """For every class the number of the one nearest in degrees that has edges enough, of the same groups; -1: none."""
     digits, groups = np.stack([classes >> 8 & 255, classes & 255]), classes >> 16
     large, out = np.flatnonzero(counts >= FEW), []
-    for place in range(len(classes)):
-        alike = large[groups[large] == groups[place]]
-        apart = np.abs(digits[:, alike] - digits[:, [place]]).sum(axis=0)
+    for number in range(len(classes)):
+        alike = large[groups[large] == groups[number]]
+        apart = np.abs(digits[:, alike] - digits[:, [number]]).sum(axis=0)
         out.append(int(alike[apart.argmin()]) if len(alike) else -1)
     return out
 
@@ -257,8 +257,8 @@ def _thinned(values: Values) -> Values:
 
 def _middle_and_spread(values: Values) -> tuple[float, float]:
     """Median, and distance from there to the 90 % quantile, 1 where there is none; NaN does not count."""
-    known = values[np.isfinite(values)]
-    middle, above = np.quantile(known, [_MIDDLE, _ABOVE]) if len(known) else (0.0, 1.0)
+    finite = values[np.isfinite(values)]
+    middle, above = np.quantile(finite, [_MIDDLE, _ABOVE]) if len(finite) else (0.0, 1.0)
     return float(middle), float(above - middle) or 1.0
 
 
@@ -279,9 +279,9 @@ def rank_edges(data: EdgeData, scale: EdgeScale, rate: float) -> RankedEdges:
     """Surprise, p and flag of every edge."""
     total = np.empty(data.edges.num_edges)
 
-    def fill(part: slice) -> None:
-        numbers = data.numbers(np.arange(part.start, part.stop))
-        total[part] = scale.surprises(numbers, data.classes(numbers)).sum(axis=0)
+    def fill(edges: slice) -> None:
+        numbers = data.numbers(np.arange(edges.start, edges.stop))
+        total[edges] = scale.surprises(numbers, data.classes(numbers)).sum(axis=0)
 
     run_in_slices(len(total), fill, size=_SLICE)
     return RankedEdges(total, scale.judge(total, rate))

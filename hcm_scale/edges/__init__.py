@@ -1,0 +1,1 @@
+"""Strange edges: ranks, reasons, rows of tables, new edges."""
