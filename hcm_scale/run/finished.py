@@ -140,7 +140,8 @@ class FinishedRun:
         """The run whose samples and reference scored this one; None if it was trained itself."""
         if (self.folder / TRAINED / console.STAGES_FILE).is_file():  # of a saved detector
             return FinishedRun(files.path_inside(self.folder, TRAINED))
-        where = self.config.trained
+        files.check_types(self.folder / "config.json", self.options, {"trained": str | None})
+        where = self.options.get("trained")
         return None if where is None else FinishedRun(self.started_in / where)
 
     def model(self, views: Sequence[str]) -> Trained:

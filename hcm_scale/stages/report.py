@@ -1,5 +1,4 @@
-"""The report stage: the folders of earlier stages joined into report.json and report.html; the summary in the terminal;
-`explain` and `show`, which answer in numbers and as a piece of HTML.
+"""The report stage: the folders of earlier stages joined into report.json and report.html; the summary in the terminal.
 
 Reads the scores folder (scores.parquet, edges_mean.npy, edges_var.npy), and if they are
 given the training's metrics.jsonl and the labels folder's manifest; without them the page leaves their sections out.
@@ -29,13 +28,11 @@ from hcm_scale.edges.strange import CountRows, edges_of_report
 from hcm_scale.features.purify import attribute_signal, attribute_trust
 from hcm_scale.graph import Graph
 from hcm_scale.report import wording
-from hcm_scale.report.evidence import Evidence
-from hcm_scale.report.explain import Explanation, label_of
-from hcm_scale.report.explain import explain as explain_node
+from hcm_scale.report.explain import label_of
 from hcm_scale.report.groups import FIRST, groups, num_first
 from hcm_scale.report.reasons import first_by_kind, kind_shares, kind_title
 from hcm_scale.report.wording import clip, found_text, group_text, p_text, score_title
-from hcm_scale.report.write import FORMAT, notebook_html, write_report
+from hcm_scale.report.write import FORMAT, write_report
 from hcm_scale.score import table
 from hcm_scale.score.edges import open_hops
 from hcm_scale.score.table import FILE, RankedFile, ranked_by
@@ -43,7 +40,7 @@ from hcm_scale.stages.drift import read_drift
 from hcm_scale.stages.score import FORMAT as SCORES_FORMAT
 from hcm_scale.stages.score import KIND, TYPES, open_scores
 
-__all__ = ["FORMAT", "explain", "report", "show", "summary"]
+__all__ = ["FORMAT", "report", "summary"]
 _TOP = 10
 NUM_EXPLAINED = 10  # nodes, first of the ranking; `explain` and `serve` explain all others
 _HEAD = 5  # of each kind of evidence
@@ -78,7 +75,7 @@ def report(
     of the purify stage, `drift` the folder of that stage, `convergence` what `stages.convergence.diagnose` returns;
     `ranks_edges` and `count_rows` are those of `edges_of_report`.
     """
-    edge_mean, edge_var = edge_hops(Path(scores), graph)
+    edge_mean, edge_var = open_hops(Path(scores), graph.num_edges)
     found = found_by(Path(scores))
     records = () if metrics is None else read_records(Path(metrics))
     counts = dict.fromkeys(("counts", "stored"), list[int] | None)
@@ -125,25 +122,6 @@ def ranks_edges_fast(graph: Graph) -> bool:
     return bool(graph.num_edges + num_rows // 4 <= _FEW_EDGES)
 
 
-def explain(
-    graph: Graph,
-    purified: Graph | None,
-    scores: Path | str,
-    external_ids: Sequence[int | str],
-    x: NDArray[np.float32] | None = None,
-) -> list[Explanation]:
-    """Explanations of the nodes that the user calls `external_ids`; `x` are the features, for distances."""
-    nodes = [graph.node_of(external_id) for external_id in external_ids]
-    ranked = read_ranked(Path(scores), graph)
-    evidence = Evidence.of(graph, purified, ranked, *edge_hops(Path(scores), graph), x)
-    return [explain_node(evidence, node) for node in nodes]
-
-
-def show(graph: Graph, scores: Path, count: int) -> str:
-    """The ranked list of a scores folder as a piece of HTML for a notebook: `count` rows, and pictures."""
-    return notebook_html(graph, read_ranked(scores, graph), edge_hops(scores, graph)[0], found_by(scores), count)
-
-
 def found_by(scores: Path) -> dict[str, Any]:
     """The manifest of the score stage; empty if there is none."""
     return files.read_manifest(scores, KIND, SCORES_FORMAT, types=TYPES) if (scores / files.MANIFEST).is_file() else {}
@@ -172,23 +150,11 @@ def report_facts() -> dict[str, Any]:
     }
 
 
-def read_ranked(scores: Path, graph: Graph) -> pa.Table:
-    """The ranked table of a scores folder; FolderError if it is not of this graph."""
-    ranked = table.read_scores(scores / table.FILE)
-    table.check_ranked(scores / table.FILE, ranked, graph.num_nodes)
-    return ranked
-
-
 def _open_ranked(scores: Path, graph: Graph) -> RankedFile:
-    """The same on disk."""
+    """The ranked table of a scores folder; FolderError if it is not of this graph."""
     ranked = RankedFile(scores / table.FILE)
     table.check_ranked(ranked.path, ranked, graph.num_nodes)
     return ranked
-
-
-def edge_hops(scores: Path, graph: Graph) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Mean and variance of every edge's predicted hop, each decoded where it is looked at."""
-    return open_hops(scores, graph.num_edges)
 
 
 # The summary in the terminal.
