@@ -13,6 +13,7 @@ numba, numpy and torch are imported where they are used: the command line starts
 import contextlib
 import contextvars
 import itertools
+import math
 import os
 import sys
 import threading
@@ -20,6 +21,8 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from hcm_scale.base.cgroups import cpu_quota
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,8 +36,10 @@ _cancelled: contextvars.ContextVar[threading.Event | None] = contextvars.Context
 
 
 def num_cores() -> int:
-    """Cores that this process may use; macOS and Windows only say how many the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Cores that this process may use, by its affinity and the quota of its container, where the system says so."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = cpu_quota()
+    return usable if quota is None else max(1, min(usable, math.ceil(quota)))
 
 
 def run_in_threads(num_tasks: int, kernel: Callable[..., Any], *arguments: Any) -> None:

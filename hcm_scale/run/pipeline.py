@@ -34,7 +34,7 @@ from hcm_scale.base import console, files, remote
 from hcm_scale.base.kernel_cache import is_compiled, start_precompiling
 from hcm_scale.base.memory import Budget, release_unused
 from hcm_scale.base.order import sorting_on
-from hcm_scale.base.threads import kernel_threads, torch_threads
+from hcm_scale.base.threads import kernel_threads, num_cores, torch_threads
 from hcm_scale.config import Config, SyntheticGraph, flatten, parse_fan_out, store_options, stored_options
 from hcm_scale.graph import Graph
 from hcm_scale.ingest.edge_rows import EdgeRows
@@ -178,8 +178,9 @@ def run_threads(wanted: int | None, world: World) -> Iterator[None]:
     most = int(numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
     if wanted and wanted > most:
         log.warning("world.threads=%d: numba has %d threads here, and its kernels use those", wanted, most)
-    num_threads = wanted or world.num_threads
-    with kernel_threads(min(num_threads or numba.get_num_threads(), most)), torch_threads(num_threads):
+    num_threads, usable = wanted or world.num_threads, num_cores()
+    kernels, products = (num_threads or min(had, usable) for had in (numba.get_num_threads(), torch.get_num_threads()))
+    with kernel_threads(min(kernels, most)), torch_threads(products):
         is_parallel = torch.get_num_threads() > 1
         if is_parallel and (owner := _THREADS_OF.setdefault("process", os.getpid())) != os.getpid():
             raise RuntimeError(
