@@ -53,7 +53,6 @@ from hcm_scale.run.workspace import (
     Stage,
     Workspace,
     facts_text,
-    new_stage_list,
     open_stages,
     read_stages,
     record_path,
@@ -99,11 +98,11 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
     run_dir, share = Path(config.run_dir), Path(config.share_dir) if config.share_dir else None
     trained = open_trained(config)
     run_dir.mkdir(parents=True, exist_ok=True)
+    workspace = Workspace(run_dir, share, world)
     with contextlib.ExitStack() as stack:
         if world.leads:
             stack.enter_context(files.file_lock(run_dir / ".lock"))
-            stack.enter_context(new_stage_list(run_dir))
-            store_options(run_dir, config)
+            stack.enter_context(workspace.begin(lambda: store_options(run_dir, config)))
             fields = {"version": __version__, "run_dir": str(run_dir), "until": until, "device": device}
             extra = console.event("run_started", **fields, ranks=world.size, trained=config.trained)
             log.info("hcm-scale %s, %s, run_dir=%s", __version__, device, run_dir, extra=extra)
@@ -114,8 +113,7 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
             threading.Thread(target=_wake_gpu, args=(device, compiles), daemon=True).start()
         allowed = None if config.world.memory_gib is None else int(config.world.memory_gib * 2**30)
         spare_bytes = 0 if is_compiled() else _COMPILER_BYTES
-        budget = Budget(allowed, world.local_size, torch.get_num_threads(), spare_bytes)
-        workspace = Workspace(run_dir, share, world, budget)
+        workspace.budget = Budget(allowed, world.local_size, torch.get_num_threads(), spare_bytes)
         context = RunContext(config, workspace, device, graph, trained, until)
         listed = list(stages(context))
         if world.leads and workspace.look(listed[0])[0] != "kept":  # a graph that is there is checked first
@@ -131,6 +129,7 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
         _warn_too_late(config, workspace)
         if not world.leads:
             return ""
+        workspace.write_list(whole=True)
         seconds = time.perf_counter() - started
         _send_results(config, workspace)
         records = [asdict(record) for record in workspace.records]

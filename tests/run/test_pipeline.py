@@ -3,7 +3,11 @@
 import contextlib
 import dataclasses
 import json
+import signal
+import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numba
@@ -14,6 +18,8 @@ import torch
 
 from hcm_scale import plugins
 from hcm_scale.base import console
+from hcm_scale.base.memory import OutOfMemoryError
+from hcm_scale.base.signals import Stopped
 from hcm_scale.base.threads import kernel_threads, torch_threads
 from hcm_scale.config import Config, SyntheticGraph
 from hcm_scale.graph import Graph
@@ -148,11 +154,59 @@ def test_run__that_is_refused_leaves_the_finished_one_as_it_was(tmp_path, graph,
     assert all(skipped(tmp_path).values())
 
 
-def test_run__that_is_refused_after_it_replaced_a_stage_does_not_list_the_old_ones(tmp_path, graph):
-    pipeline.run(small(tmp_path), graph=graph)
-    with pytest.raises(ValueError, match="hops"):
-        pipeline.run(small(tmp_path, purify__ratio=0.6, hops__classes=12), graph=graph)
-    assert set(skipped(tmp_path)) == {"graph", "purified"}
+@pytest.mark.parametrize("ends", [Stopped(signal.SIGINT), OutOfMemoryError("memory"), ValueError("refused")])
+def test_run__that_ends_after_it_replaced_stages_leaves_the_finished_one_to_be_read(tmp_path, graph, monkeypatch, ends):
+    config, other = small(tmp_path), small(tmp_path, purify__ratio=0.6)
+    pipeline.run(config, graph=graph)
+    said = pipeline.explain(config, ["17"])
+    with monkeypatch.context() as patch:
+        patch.setattr(score, "score", lambda *_, **__: (_ for _ in ()).throw(ends))
+        with pytest.raises(type(ends)):
+            pipeline.run(other, graph=graph)
+    assert pipeline.explain(config, ["17"]) == said
+    pipeline.run(other, graph=graph)
+    assert skipped(tmp_path)["graph"]
+    assert pipeline.explain(config, ["17"]) != said
+    assert not list((tmp_path / "records").glob("*.before*"))
+
+
+_KILLED = """
+import os, signal, sys
+sys.path.insert(0, {tests!r})
+from test_pipeline import pipeline, score, small, graph
+from hcm_scale.graph import Graph
+config = small({run_dir!r}, score__trim=0.5)
+score.score = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+pipeline.run(config, graph=Graph.open({run_dir!r} + "/../given"))
+"""
+
+
+def test_killed_run__leaves_the_finished_one_to_be_read(tmp_path, graph):
+    config = small(tmp_path / "run")
+    pipeline.run(config, graph=graph.save(tmp_path / "given"))
+    said = pipeline.explain(config, ["17"])
+    code = _KILLED.format(tests=str(Path(__file__).parent), run_dir=str(tmp_path / "run"))
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == -signal.SIGKILL
+    assert not (tmp_path / "run" / "scores" / "scores.parquet").exists()
+    assert pipeline.explain(config, ["17"]) == said
+
+
+def test_reader__sees_the_finished_run_while_the_same_words_run_again(tmp_path, graph):
+    config, ended, answers = small(tmp_path), threading.Event(), []
+    pipeline.run(config, graph=graph)
+    said = pipeline.explain(config, ["17"])
+
+    def read() -> None:
+        while not ended.is_set():
+            answers.append(pipeline.explain(config, ["17"]))
+
+    with ThreadPoolExecutor(1) as readers:
+        reading = readers.submit(read)
+        for _ in range(4):
+            pipeline.run(config, graph=graph)
+        ended.set()
+        reading.result()
+    assert set(answers) == {said}
 
 
 def test_threads__beyond_those_of_numba_are_warned_about_and_do_not_stop_a_run(tmp_path, graph, caplog):
