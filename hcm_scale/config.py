@@ -257,8 +257,6 @@ class WorldConfig:
     device: str = choice("auto", ("auto", "cpu", "cuda"))
     threads: int | None = number(None, 1)  # of each process; None: an even share of the cores
     processes: int | None = number(1, 1, 4_096)  # on each machine; None: one per GPU, or one where there is none
-    nodes: int = number(1, 1, 65_536)  # machines
-    rendezvous: str | None = None  # HOST:PORT on one of the machines, where there are several
     max_restarts: int = number(3, 0, 1_000)  # after a rank is lost, from the last checkpoint
     memory_gib: float | None = number(None, 0.001)  # that the ranks of one machine may take; None: what is free
     timeout_seconds: float = number(300.0, 5.0, 86_400.0)  # for a rank that does not answer
@@ -358,12 +356,21 @@ def inert_options(section: type = Config, prefix: str = "") -> Iterator[str]:
             yield prefix + entry.name
 
 
+_TORCHRUN = "the ranks of several machines are started by torchrun or srun (docs/howto/slurm.md)"
+_REMOVED = {  # what to do without an option that earlier versions had
+    "world.nodes": _TORCHRUN,
+    "world.rendezvous": _TORCHRUN,
+}
+
+
 def no_option(key: str) -> str:
     """Message for a key that the configuration does not have: the sources that have it, or the nearest option.
 
     >>> no_option("exclude")
     "'exclude' is not an option; did you mean 'graph.exclude'?"
     """
+    if key in _REMOVED:
+        return f"{key!r} is no longer an option: {_REMOVED[key]}"
     if key in options():
         having = ", ".join(f"graph={name}" for name in options()[key].sources)
         return f"{key!r} is not an option of this source; those that have it: {having}"

@@ -195,7 +195,7 @@ def test_inert_options__name_no_place_no_address_and_no_command():
         *(f"graph.{name}" for name in ("seed", "family", "edges_per_node", "num_attributes")),  # of made graphs
         "graph.attributes_dtype",
         "track.to",
-        *("score.copy_to", "world.rendezvous", "data_dir", "run_dir", "share_dir", "trained", "fail_on"),
+        *("score.copy_to", "data_dir", "run_dir", "share_dir", "trained", "fail_on"),
     }
 
 

@@ -237,8 +237,6 @@ WORDS = {
     "world.device": "compute on the CPU, on a GPU, or on a GPU where there is one",
     "world.threads": "threads of each process; null: an even share of the cores",
     "world.processes": "processes of each machine; null: one a GPU, or one",
-    "world.nodes": "machines",
-    "world.rendezvous": "HOST:PORT on one of the machines, where there are several",
     "world.max_restarts": "how often lost ranks are started again, from the last checkpoint",
     "world.memory_gib": "memory that the processes of one machine may hold, libraries included; null: what is free",
     "world.timeout_seconds": "how long a rank that does not answer is waited for",

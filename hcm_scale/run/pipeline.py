@@ -146,11 +146,9 @@ def _check(config: Config, until: str, world: World, *, reads_source: bool) -> s
     if config.trained is None and until in ("train", "score", "report"):
         check_backend(config.sampling.backend)
     wanted = config.world
-    if world.size == 1 and (wanted.nodes > 1 or (wanted.processes or 1) > 1):
-        raise ValueError(
-            f"world.processes={wanted.processes} and world.nodes={wanted.nodes} ask for several ranks, and this is one "
-            "process: start them with `hcm-scale run`, torchrun or srun"
-        )
+    if world.size == 1 and (wanted.processes or 1) > 1:
+        start = "start them with `hcm-scale run`, torchrun or srun"
+        raise ValueError(f"world.processes={wanted.processes} asks for several ranks, and this is one process: {start}")
     device = world.device or device_of(wanted)
     if config.score.precision == "bfloat16" and device == "cpu":
         raise ValueError(f"score.precision={config.score.precision} needs a GPU; on a CPU it must be auto or float32")
