@@ -116,11 +116,15 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
         workspace.budget = Budget(allowed, world.local_size, torch.get_num_threads(), spare_bytes)
         context = RunContext(config, workspace, device, graph, trained, until)
         listed = list(stages(context))
+        most = int(numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
+        own_cores = min(most, numba.get_num_threads() * (1 if config.world.threads else world.local_size))
         if world.leads and workspace.look(listed[0])[0] != "kept":  # a graph that is there is checked first
             workspace.check_all_fit(context.least_needs(listed))
         for _, group in itertools.groupby(listed, lambda stage: stage.group or stage.name):
             for part in workspace.fitting(list(group)):
-                with torch_threads(None if len(part) == 1 else 1):  # of stages made at the same time one each
+                # rank 0 takes the cores of those that wait; of stages made at the same time each has one of torch's
+                cores = numba.get_num_threads() if part[0].together else own_cores
+                with kernel_threads(cores), torch_threads(None if len(part) == 1 else 1):
                     workspace.make(*part)
                 release_unused()
                 if world.leads and part[0].name == "graph":  # its size is known now

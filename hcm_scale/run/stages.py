@@ -28,7 +28,7 @@ from hcm_scale import plugins
 from hcm_scale.base.memory import Need
 from hcm_scale.base.npy import new_array
 from hcm_scale.base.spmm import ModelInput, Propagated
-from hcm_scale.base.threads import kernel_threads, num_cores, torch_threads
+from hcm_scale.base.threads import kernel_threads
 from hcm_scale.config import Config, parse_fan_out
 from hcm_scale.features import propagate
 from hcm_scale.graph import Graph, store
@@ -44,7 +44,6 @@ from hcm_scale.stages import drift, ingest, label, purify, report, score, train
 from hcm_scale.stages.convergence import Chains, diagnose, drawn_edges, hops_by_sample
 from hcm_scale.stages.edges import View, has_room
 from hcm_scale.stages.embedding import embed_samples
-from hcm_scale.stages.purify import propagate_shared
 from hcm_scale.stages.score import Scoring, Trend, auc_trend
 from hcm_scale.stages.train import MOST_BURN_IN, Batching, ChainPlan, Langevin, Network, Recipe, Training
 
@@ -267,15 +266,15 @@ def _ingest(run: RunContext) -> Iterator[Stage]:
 def _purify(run: RunContext) -> Iterator[Stage]:
     options = asdict(run.config.attributes) | asdict(run.config.purify)
     options["similarity"] = plugins.identity("similarities", options["similarity"])
-    trained, world = run.trained, run.workspace.world
+    trained = run.trained
 
     def make(out: Path) -> Facts:
         graph = run.graph()
         if trained is None:
-            made = purify.purify(graph, out, **options, world=world)
+            made = purify.purify(graph, out, **options)
         else:
             like = purify.open_purified(trained.folders["purified"])  # what it decided; its graph is not asked for
-            made = purify.purify_like(graph, out, like, attributes=options["attributes"], world=world)
+            made = purify.purify_like(graph, out, like, attributes=options["attributes"])
         if not run.workspace.budget.lacks(Need(run._largest_need)):
             run.opened[out] = made
         dropped = graph.num_edges - made.num_edges
@@ -283,7 +282,7 @@ def _purify(run: RunContext) -> Iterator[Stage]:
 
     decided_by = options if trained is None else [options, run.trained_keys("purified")]
     needs = lambda: [memory.purify(run.config, run.graph())]  # noqa: E731
-    yield Stage("purified", purify.FORMAT, decided_by, ("graph",), make, together=True, needs=needs)
+    yield Stage("purified", purify.FORMAT, decided_by, ("graph",), make, needs=needs)
 
 
 def _label(run: RunContext) -> Iterator[Stage]:
@@ -314,19 +313,18 @@ def _train(run: RunContext) -> Iterator[Stage]:
 
 def _propagate_view(run: RunContext, view: str) -> Stage:
     def make(out: Path) -> Facts:
-        structure, x = run.structure(view), run.purified().features
-        made = propagate_shared(structure, x, out, run.workspace.world)
+        made = propagate.propagate_features(run.structure(view), run.purified().features, out)
         return {"view": view, "columns": made.shape[1]}
 
     needs = lambda: [memory.propagate(run.structure(view), run.purified().features)]  # noqa: E731
     reads = ("purified",) if view == "purified" else ("graph", "purified")
-    return Stage(f"propagated-{view}", propagate.FORMAT, view, reads, make, together=True, needs=needs)
+    return Stage(f"propagated-{view}", propagate.FORMAT, view, reads, make, needs=needs)
 
 
 def _train_view(run: RunContext, view: str) -> Stage:
     config, world, on_cpu = run.config, run.workspace.world, run.device == "cpu"
     is_small = run.recipe.step_threads == 1
-    shares = world.size > 1 and not (on_cpu and (is_small or world.local_size == world.size))
+    shares = world.size > 1 and not (on_cpu and is_small)
 
     def ways() -> memory.Ways[int]:
         return memory.train(config, run.training(view))
@@ -340,11 +338,8 @@ def _train_view(run: RunContext, view: str) -> Stage:
             trend_every=posterior.trend_every or 1,
         )
         workers = run.choose(f"train-{view}", ways()) if on_cpu else memory.MOST_WORKERS
-        own = torch.get_num_threads()
-        waiting = 1 if shares else world.local_size  # ranks of this machine wait meanwhile, and leave their cores
-        with torch_threads(None if is_small else max(own, min(own * waiting, num_cores()))):
-            team = world if shares else ALONE
-            samples = train.train(training, out, device=run.device, workers=workers, record=record, world=team)
+        team = world if shares else ALONE
+        samples = train.train(training, out, device=run.device, workers=workers, record=record, world=team)
         readings = [line for line in report.read_records(out / "metrics.jsonl") if "loss" in line]
         last = {name: readings[-1][name] for name in ("loss", "pairs_per_second") if readings and name in readings[-1]}
         return {"view": view, "samples": len(samples)} | last

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -116,6 +117,6 @@ def test_cut_cable__ends_the_ranks_of_both_sides(both, machines):
     running[0].wait_until(lambda: running[0].step() > 20)
     ranks = [running[0].pids(rank)[-1] for rank in (0, 1)]
     ip("-n", machines[0], "link", "set", "hcm0", "down")
-    running[0].wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in ranks))
+    running[0].wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in ranks))
     logs = [path.read_text() for path in (running[0].run_dir / "ranks").glob("*.log")]
     assert re.search(r"rank \d is gone|a rank stopped answering|gave no sign of life", "".join(logs))

@@ -88,15 +88,16 @@ def test_more_ranks__make_the_run_of_one(alone, tmp_path, num_ranks):
     check_same_bytes(alone, run_with(tmp_path / "run", num_ranks))
 
 
-LARGE = ["model.head_width=256", "model.width=256", "sampling.batch_pairs=520"]  # steps that are worth several threads
+LARGE = ["model.head_width=256", "model.width=256", "sampling.batch_pairs=520"]  # steps that ranks share
 
 
-def test_large_steps__end_in_the_same_bytes_on_two_ranks(tmp_path):
+@pytest.mark.slow
+def test_large_steps__are_those_of_one_to_rounding(tmp_path):
     folders = [tmp_path / "one", tmp_path / "two"]
     for num_ranks, folder in enumerate(folders, 1):
         done = command("run", *OPTIONS, *LARGE, f"world.processes={num_ranks}", f"run_dir={folder}")
         assert done.returncode == 0, done.stdout + done.stderr
-    check_same_bytes(*folders)
+    check_same_run(*folders)
 
 
 def test_every_rank__keeps_a_log_and_only_rank_0_tells_the_story(two):
