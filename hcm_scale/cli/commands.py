@@ -174,7 +174,7 @@ def doctor(arguments: list[str]) -> str:
     Parser("doctor", doctor.__doc__).parse_args(arguments)
     from hcm_scale.base.kernel_cache import is_compiled
 
-    kernels = "compiled" if is_compiled() else "not compiled: hcm-scale warm, about half a minute"
+    kernels = "compiled" if is_compiled() else "not compiled: hcm-scale warm, about a minute"
     parts = {"versions": _versions(), "machine": _machine(), "GPU": _gpus(), "kernels": [kernels]}
     parts["optional"] = []
     for extra, (module, use) in EXTRAS.items():
@@ -470,7 +470,7 @@ def serve_page(arguments: list[str]) -> str:
 def precompile(arguments: list[str]) -> str:
     """Compiles what the first run would otherwise wait for: `hcm-scale warm`, once after an installation."""
     Parser("warm", precompile.__doc__).parse_args(arguments)
-    from hcm_scale.run.precompile import warm
+    from hcm_scale.run.warm import warm
 
     return warm()
 

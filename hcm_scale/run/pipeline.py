@@ -19,7 +19,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from numpy.typing import NDArray
 from hcm_scale import __version__
 from hcm_scale import config as schema
 from hcm_scale.base import console, files, remote
-from hcm_scale.base.kernel_cache import is_compiled, start_precompiling
+from hcm_scale.base.kernel_cache import is_compiled
 from hcm_scale.base.memory import Budget, release_unused
 from hcm_scale.base.order import sorting_on
 from hcm_scale.base.threads import kernel_threads, num_cores, torch_threads
@@ -109,8 +108,7 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
         stack.enter_context(run_threads(config.world.threads, world))
         stack.enter_context(sorting_on(device))
         if device != "cpu":
-            compiles = world.leads and config.world.memory_gib is None and find_spec("triton") is not None
-            threading.Thread(target=_wake_gpu, args=(device, compiles), daemon=True).start()
+            threading.Thread(target=_wake_gpu, args=(device,), daemon=True).start()
         allowed = None if config.world.memory_gib is None else int(config.world.memory_gib * 2**30)
         spare_bytes = 0 if is_compiled() else _COMPILER_BYTES
         workspace.budget = Budget(allowed, world.local_size, torch.get_num_threads(), spare_bytes)
@@ -192,15 +190,10 @@ def run_threads(wanted: int | None, world: World) -> Iterator[None]:
         yield
 
 
-def _wake_gpu(device: str, compiles: bool) -> None:
-    """Loads the driver and its libraries while the first stages work; an error here comes again where they are used.
-
-    Then another process compiles kernels, if that is to be: this one has the GPU already, if only one can.
-    """
+def _wake_gpu(device: str) -> None:
+    """Loads the driver and its libraries while the first stages work; an error here comes again where they are used."""
     with contextlib.suppress(RuntimeError):
         torch.ones(8, 8, device=device).mm(torch.ones(8, 8, device=device)).sum().item()
-        if compiles and (process := start_precompiling("gpu")):
-            process.wait()  # it would end with this thread
 
 
 def device_of(world: schema.WorldConfig) -> str:
