@@ -77,7 +77,6 @@ class SyntheticGraph(GraphConfig):
     num_nodes: int = number(20_000, 2)
     edges_per_node: int = number(8, 1)
     num_attributes: int = number(20, 1)
-    attributes_dtype: str = choice("float32", ("float32", "float16"))
     seed: int = number(0, 0)
 
 
@@ -179,7 +178,6 @@ class InjectConfig:
 class AttributesConfig:
     scale: str = choice("auto", tables.SCALINGS)
     pca: int | None = number(None, 1)  # with auto: of each group that is reduced; None: as many as its rule says
-    standardise: bool = True  # no effect with auto
 
 
 @dataclass
@@ -197,18 +195,11 @@ class HopsConfig:
 
 
 @dataclass
-class ShardsConfig:
-    shard_pairs: int = number(1_000_000, 1_024)
-
-
-@dataclass
 class SamplingConfig:
     batch_pairs: int | None = number(512, 2)  # None: all pairs of an epoch
     ratio: float = number(0.3, 0.0001, 1.0)
     fan_out: list[str] = names(["all"])
     hub_cap: int | None = number(256, 1)
-    first_hop: str = choice("exact", ("exact", "sampled"))
-    backend: str = choice("numba", tables.BACKENDS)
     whole_graph: bool = True  # steps on all nodes where a batch's neighbourhood would be most of them
 
 
@@ -231,7 +222,6 @@ class PosteriorConfig:
     num_samples: int | None = number(None, 1)  # None: until one more no longer moves the ranking, at most ten
     thin_steps: int = number(10, 1)
     checkpoint_every: int = number(200, 1)
-    trend_every: int | None = number(None, 1)
 
 
 @dataclass
@@ -278,7 +268,6 @@ class Config:
     attributes: AttributesConfig = field(default_factory=AttributesConfig)
     purify: PurifyConfig = field(default_factory=PurifyConfig)
     hops: HopsConfig = field(default_factory=HopsConfig)
-    shards: ShardsConfig = field(default_factory=ShardsConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     posterior: PosteriorConfig = field(default_factory=PosteriorConfig)
@@ -358,6 +347,12 @@ def inert_options(section: type = Config, prefix: str = "") -> Iterator[str]:
 
 _TORCHRUN = "the ranks of several machines are started by torchrun or srun (docs/howto/slurm.md)"
 _REMOVED = {  # what to do without an option that earlier versions had
+    "attributes.standardise": "features are brought to mean 0 and deviation 1",
+    "graph.attributes_dtype": "made attributes are float32",
+    "posterior.trend_every": "hcm-scale bench convergence shows what each sample adds",
+    "sampling.backend": "neighbours are drawn by our kernels",
+    "sampling.first_hop": "a GCN's first layer sums over all neighbours; model.encoder=sage draws in every layer",
+    "shards.shard_pairs": "a file of labels has about a million pairs",
     "world.nodes": _TORCHRUN,
     "world.rendezvous": _TORCHRUN,
 }
@@ -369,8 +364,8 @@ def no_option(key: str) -> str:
     >>> no_option("exclude")
     "'exclude' is not an option; did you mean 'graph.exclude'?"
     """
-    if key in _REMOVED:
-        return f"{key!r} is no longer an option: {_REMOVED[key]}"
+    if removed := next((name for name in _REMOVED if name == key or name.startswith(f"{key}.")), None):
+        return f"{removed!r} is no longer an option: {_REMOVED[removed]}"
     if key in options():
         having = ", ".join(f"graph={name}" for name in options()[key].sources)
         return f"{key!r} is not an option of this source; those that have it: {having}"
@@ -441,7 +436,7 @@ def parse_fan_out(fan_out: list[str], num_blocks: int) -> list[int | None]:
     if len(parsed) != num_blocks:
         raise ValueError(
             f"sampling.fan_out={fan_out} has {len(parsed)} entries, and {num_blocks} of the model's layers are sampled "
-            f"(not the first with sampling.first_hop=exact): give {num_blocks}, input side first, or one for all"
+            f"(of a GCN not the first): give {num_blocks}, input side first, or one for all"
         )
     return parsed
 
@@ -507,8 +502,8 @@ def option_file(group: str, name: str) -> Path | None:
 def _read_option_file(group: str, name: str) -> Mapping[str, Any]:
     """The values that an option file sets, by section.
 
-    >>> _read_option_file("purify", "cosine"), list(_read_option_file("hops", "all"))
-    ({'purify': {'similarity': 'cosine'}}, ['hops', 'shards'])
+    >>> _read_option_file("purify", "cosine")
+    {'purify': {'similarity': 'cosine'}}
     """
     from omegaconf import OmegaConf
 

@@ -60,7 +60,6 @@ from hcm_scale.run.workspace import (
 from hcm_scale.stages import purify, report, score
 from hcm_scale.stages.convergence import Chains, drawn_edges
 from hcm_scale.stages.edges import View
-from hcm_scale.stages.train import check_backend
 
 _THREADS_OF: dict[str, int] = {}  # the process that was the first to use several
 log = logging.getLogger(__name__)
@@ -145,8 +144,6 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
 def _check(config: Config, until: str, world: World, *, reads_source: bool) -> str:
     """The device to compute on; ValueError for whatever is known to be wrong before any work."""
     parse_fan_out(config.sampling.fan_out, num_blocks(config))
-    if config.trained is None and until in ("train", "score", "report"):
-        check_backend(config.sampling.backend)
     wanted = config.world
     if world.size == 1 and (wanted.processes or 1) > 1:
         start = "start them with `hcm-scale run`, torchrun or srun"
@@ -269,10 +266,6 @@ def _warn_too_late(config: Config, workspace: Workspace) -> None:
         folder = Path(record.folder)
         has_board = (folder / "tensorboard").exists()
         late = ["track.to=tensorboard"] if "tensorboard" in config.track.to and not has_board else []
-        if config.posterior.trend_every is not None:
-            lines = report.read_records(folder / "metrics.jsonl")
-            has_trend = any("strange_auc" in line for line in lines)
-            late += [] if has_trend else [f"posterior.trend_every={config.posterior.trend_every}"]
         for option in late:
             log.warning("%s has no effect: this training is finished; remove %s to train again", option, folder)
 

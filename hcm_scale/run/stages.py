@@ -44,20 +44,20 @@ from hcm_scale.stages import drift, ingest, label, purify, report, score, train
 from hcm_scale.stages.convergence import Chains, diagnose, drawn_edges, hops_by_sample
 from hcm_scale.stages.edges import View, has_room
 from hcm_scale.stages.embedding import embed_samples
-from hcm_scale.stages.score import Scoring, Trend, auc_trend
+from hcm_scale.stages.score import Scoring
 from hcm_scale.stages.train import MOST_BURN_IN, Batching, ChainPlan, Langevin, Network, Recipe, Training
 
 _ROW_GROUP_ROWS = 65_536  # pairs of a row group, the piece in which labels are read
-_DECAY = {"decay_offset": 100.0, "decay_power": 0.55, "cycle_steps": 200}  # of the schedules, in `ChainPlan`
 
 log = logging.getLogger(__name__)
 
 
 def label_options(config: Config) -> dict[str, Any]:
-    """What decides the labels, from the sections `hops` and `shards`."""
+    """What decides the labels, from the section `hops`."""
     is_drawn = config.hops.num_sources is not None or config.hops.pairs_per_class is not None
     seed = config.seed if is_drawn else 0  # nothing is drawn: runs that differ in their seed share the labels
-    return asdict(config.hops) | asdict(config.shards) | {"row_group_rows": _ROW_GROUP_ROWS, "seed": seed}
+    shard_pairs = 1_000_000 if config.hops.pairs_per_class else 4_000_000
+    return asdict(config.hops) | {"shard_pairs": shard_pairs, "row_group_rows": _ROW_GROUP_ROWS, "seed": seed}
 
 
 def recipe_of(config: Config) -> Recipe:
@@ -66,7 +66,7 @@ def recipe_of(config: Config) -> Recipe:
     if sampling.hub_cap and "all" not in sampling.fan_out:
         log.warning("sampling.hub_cap=%s has no effect: no fan-out is `all`", sampling.hub_cap)
     plan_fields = {field.name for field in dataclasses.fields(ChainPlan)}
-    plan = _DECAY | {name: value for name, value in asdict(posterior).items() if name in plan_fields}
+    plan = {name: value for name, value in asdict(posterior).items() if name in plan_fields}
     if posterior.burn_in_steps is None:
         plan |= {"burn_in_steps": MOST_BURN_IN, "burn_in_epochs": 5.0}
     if posterior.num_samples is None:
@@ -79,7 +79,6 @@ def recipe_of(config: Config) -> Recipe:
             fan_outs=tuple(parse_fan_out(sampling.fan_out, num_blocks(config))),
             hub_cap=sampling.hub_cap,
             exact_first_hop=has_exact_first_hop(config),
-            backend=sampling.backend,
             whole_graph=sampling.whole_graph,
         ),
         langevin=Langevin(kernel=posterior.kernel, prior=posterior.prior, temperature=posterior.temperature),
@@ -95,7 +94,7 @@ def scoring_of(config: Config) -> Scoring:
 
 def has_exact_first_hop(config: Config) -> bool:
     """Whether the encoder begins at Â X, which only a GCN can; others begin at X, and draw in every layer."""
-    return config.sampling.first_hop == "exact" and config.model.encoder == "gcn"
+    return config.model.encoder == "gcn"
 
 
 def num_blocks(config: Config) -> int:
@@ -334,8 +333,6 @@ def _train_view(run: RunContext, view: str) -> Stage:
         record = train.Record(
             checkpoint_every=posterior.checkpoint_every,
             tensorboard="tensorboard" in config.track.to,
-            trend=_trend(run, training) if posterior.trend_every else None,
-            trend_every=posterior.trend_every or 1,
         )
         workers = run.choose(f"train-{view}", ways()) if on_cpu else memory.MOST_WORKERS
         team = world if shares else ALONE
@@ -344,14 +341,10 @@ def _train_view(run: RunContext, view: str) -> Stage:
         last = {name: readings[-1][name] for name in ("loss", "pairs_per_second") if readings and name in readings[-1]}
         return {"view": view, "samples": len(samples)} | last
 
-    decided_by = asdict(run.recipe)
-    if decided_by["network"]["encoder"] == "gcn":  # no part of the keys of earlier runs
-        del decided_by["network"]["encoder"]
-    decided_by["plan"]["settled"] = decided_by["plan"].pop("stop_correlation")  # as the keys of earlier runs call it
     return Stage(
         f"train-{view}",
         train.FORMAT,
-        [decided_by, config.seed, view, propagate.FORMAT],  # whether Â X is in a folder changes no result
+        [asdict(run.recipe), config.seed, view, propagate.FORMAT],  # whether Â X is in a folder changes no result
         ("graph", "purified", "labels"),
         make,
         together=shares,
@@ -359,16 +352,6 @@ def _train_view(run: RunContext, view: str) -> Stage:
         leaves=("checkpoints", "tensorboard"),
         needs=(lambda: [need for _, need in ways()]) if on_cpu else None,
     )
-
-
-def _trend(run: RunContext, training: Training) -> Trend | None:
-    """Logs the AUC of every `posterior.trend_every`-th sample, where labels are known."""
-    how, exact = scoring_of(run.config), run.exact_first_hop
-    inputs = run.graph(), training.structure, training.x, training.model
-    trend = auc_trend(*inputs, how=how, propagated=exact, device=run.device)
-    if trend is None:
-        log.warning("posterior.trend_every=%s has no effect: no labels", run.config.posterior.trend_every)
-    return trend
 
 
 def _score(run: RunContext) -> Iterator[Stage]:
@@ -396,8 +379,7 @@ def _score(run: RunContext) -> Iterator[Stage]:
 
     needs = lambda: [need for _, need in run.score_ways()]  # noqa: E731
     trains = [f"train-{view}" for view in views]
-    decided_by = {name: value for name, value in asdict(how).items() if name != "evidence" or value}
-    options = [decided_by, config.seed, propagate.FORMAT, *run.trained_keys(*trains, "scores")]
+    options = [asdict(how), config.seed, propagate.FORMAT, *run.trained_keys(*trains, "scores")]
     reads = "graph", "purified", *(trains if trained is None else [])
     host_needs = needs if run.device == "cpu" else None
     yield Stage("scores", score.FORMAT, options, reads, make, together=True, needs=host_needs)

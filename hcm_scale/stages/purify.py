@@ -132,7 +132,6 @@ def purify(
     *,
     scale: str,
     pca: int | None,
-    standardise: bool,
     similarity: str,
     ratio: float,
     attributes: str,
@@ -140,7 +139,7 @@ def purify(
     """Features and purified graph, in the folder `out`; similarity is measured on `transformed` or `raw` attributes."""
     assert graph.x is not None
     ends = signal_edges(graph)
-    features = transform(graph.x, scale=scale, pca=pca, standardise=standardise, columns=graph.columns, ends=ends)
+    features = transform(graph.x, scale=scale, pca=pca, columns=graph.columns, ends=ends)
     _check_varied(features, graph.columns)
     if "columns" in features.record:
         counts = f"{graph.num_attributes:,} attributes become {len(features.columns):,} features"

@@ -107,7 +107,6 @@ def _draw_figures(jobs: Sequence[Job], folder: Path) -> tuple[list[Path], str]:
     for key in keys:
         if key != "graph.name":
             figures[key] = curves.option_panels(jobs, key, [other for other in keys if other != key])
-    figures["trend"] = curves.trend_panels(jobs, keys)
     if not any(figures.values()):
         return [], ""
     try:

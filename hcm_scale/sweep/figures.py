@@ -4,7 +4,7 @@ Jobs that differ only in the seed are repeats of one point. Options that follow 
 name, an injection seed from the seed) do not count as varied. A figure over one option has a curve for every setting of
 the others that was run at two or more of its values, so grids and one-at-a-time studies in one folder both come out.
 
-A figure is one PNG and one SVG, with error bars or bands. A panel shows up to `MAX_CURVES` curves; its title says how
+A figure is one PNG and one SVG, with error bars. A panel shows up to `MAX_CURVES` curves; its title says how
 many are left out. matplotlib is an extra (`plots`), imported when drawing; the Agg and SVG canvases are used directly,
 so that no display and no global figure state is involved.
 """
@@ -39,12 +39,11 @@ class Curve:
 
 @dataclass(frozen=True)
 class Panel:
-    """Curves in one frame. `band` draws the spread as a filled region, as for trends, instead of error bars."""
+    """Curves in one frame."""
 
     title: str
     xlabel: str
     curves: tuple[Curve, ...]
-    band: bool = False
 
 
 def varied(jobs: Sequence[Job]) -> list[str]:
@@ -157,25 +156,12 @@ def score_panels(jobs: Sequence[Job], others: Sequence[str]) -> list[Panel]:
     return _panels(frames, "score")
 
 
-def trend_panels(jobs: Sequence[Job], others: Sequence[str]) -> list[Panel]:
-    """The panels of ROC-AUC over training, one per score that training logged."""
-    frames = []
-    for name in sorted({name for job in jobs for line in job.trend for name in line if "auc" in name}):
-        curves = [
-            _curve(label, ((line["step"], line.get(name)) for job in group for line in job.trend))
-            for label, group in settings(jobs, others).items()
-        ]
-        frames.append((f"{name.removesuffix('_auc')} over training", curves))
-    return _panels(frames, "step", band=True)
-
-
-def _panels(frames: Iterable[tuple[str, list[Curve]]], xlabel: str, band: bool = False) -> list[Panel]:
-    made = [Panel(title, xlabel, tuple(curve for curve in curves if curve.x), band) for title, curves in frames]
+def _panels(frames: Iterable[tuple[str, list[Curve]]], xlabel: str) -> list[Panel]:
+    made = [Panel(title, xlabel, tuple(curve for curve in curves if curve.x)) for title, curves in frames]
     return [panel for panel in made if panel.curves]
 
 
 _WIDTH, _HEIGHT = 5.2, 4.2  # inches a panel
-_STROKES = ((3.0, "-"), (2.6, "--"), (2.6, "-"), (1.4, "--"))  # width and dashes: of two curves that coincide both show
 _FONTS: Any = {"font.size": 13, "axes.titlesize": 14, "axes.labelsize": 13, "legend.fontsize": 11}
 _FONTS |= {"svg.hashsalt": "hcm-scale"}  # equal tables give equal bytes
 
@@ -200,28 +186,21 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
     left_out = len(panel.curves) - len(shown)
     places = axis_places([value for curve in shown for value in curve.x])
     for number, curve in enumerate(shown):
-        _draw_curve(axes, curve, places, panel.band, number, shift=number - (len(shown) - 1) / 2)
-    if not panel.band:
-        names = [f"{x:g}" if isinstance(x, float) else "default" if x is None else str(x) for x in places]
-        axes.set_xticks(list(places.values()), names)
+        _draw_curve(axes, curve, places, shift=number - (len(shown) - 1) / 2)
+    names = [f"{x:g}" if isinstance(x, float) else "default" if x is None else str(x) for x in places]
+    axes.set_xticks(list(places.values()), names)
     axes.set_title(panel.title + (f" ({left_out} curves not shown)" if left_out else ""))
     axes.set_xlabel(panel.xlabel)
     axes.set_ylabel("ROC-AUC, mean and deviation")
     axes.grid(alpha=0.3)
     if len(shown) > 1 or shown[0].label:
-        below: Any = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.18), "ncols": 2}  # bands leave no free corner
-        axes.legend(frameon=False, **(below if panel.band else {}))
+        axes.legend(frameon=False)
 
 
-def _draw_curve(axes: Any, curve: Curve, places: dict[Any, float], band: bool, number: int, shift: float) -> None:
+def _draw_curve(axes: Any, curve: Curve, places: dict[Any, float], shift: float) -> None:
     """One curve; error bars of neighbouring curves are shifted a little, so that both can be read."""
     mean, std = np.array(curve.mean), np.array(curve.std)
     x = np.array([places[value] for value in curve.x])
-    if band:
-        width, dashes = _STROKES[number % len(_STROKES)]
-        (line,) = axes.plot(x, mean, label=curve.label, linewidth=width, linestyle=dashes)
-        axes.fill_between(x, mean - std, mean + std, color=line.get_color(), alpha=0.2, linewidth=0)
-        return
     gap = float(np.diff(sorted(places.values())).min(initial=np.inf))
     x = x + shift * 0.02 * (gap if np.isfinite(gap) else 1.0)
     are_names = all(isinstance(value, str) and not value[:1].isdigit() for value in curve.x)  # nothing lies between two

@@ -1,7 +1,7 @@
 """The jobs of a sweep, read from their folders: the options, results and costs of each, or why it failed.
 
 A job is a folder with a `config.json` (written when it starts) or a `log` (written even when its configuration was
-refused). It is finished when its `stages.json`, rewritten stage by stage, lists the scores. Folders of shared stages
+refused). It is finished when its `stages.json` lists the scores. Folders of shared stages
 and hidden folders are skipped. Only JSON and manifests are read, a few kilobytes a job.
 """
 
@@ -16,7 +16,6 @@ from typing import Any
 from hcm_scale.base import files
 from hcm_scale.config import flatten
 from hcm_scale.run.workspace import read_stages
-from hcm_scale.stages.report import read_records
 from hcm_scale.stages.score import open_scores
 
 _PLACES = ("run_dir", "share_dir", "data_dir")  # where a job ran: no option of the experiment
@@ -26,17 +25,13 @@ _ERROR = re.compile(r"\d{4}-\d\d-\d\d \S+ error: (.*)")  # a line of a log
 
 @dataclass(frozen=True)
 class Job:
-    """One job: `options` by dotted key, results and costs by name; `error` is empty if it finished.
-
-    `trend` holds the lines that training logged about its samples so far, each with a `step`.
-    """
+    """One job: `options` by dotted key, results and costs by name; `error` is empty if it finished."""
 
     name: str
     options: Mapping[str, Any]
     numbers: Mapping[str, float]
     rank_by: str = ""
     error: str = ""
-    trend: tuple[Mapping[str, Any], ...] = ()
 
 
 def find_jobs(folder: Path) -> list[Path]:
@@ -80,9 +75,7 @@ def read_job(path: Path, name: str) -> Job:
     seconds = {f"{stage['name']}_seconds": float(stage["seconds"]) for stage in stages}  # as if no stage were shared
     peak = max((float(stage["peak_rss_bytes"]) for stage in stages), default=0.0)
     costs = {**seconds, "all_seconds": sum(seconds.values()), "peak_rss_bytes": peak}
-    logs = sorted(path.glob("train-*/metrics.jsonl"))[:1]  # of the first view
-    trend = tuple(line for log in logs for line in read_records(log) if "num_samples" in line)
-    return Job(name, options, {**_quality(scores.metrics or {}, scores.rank_by), **costs}, scores.rank_by, trend=trend)
+    return Job(name, options, {**_quality(scores.metrics or {}, scores.rank_by), **costs}, scores.rank_by)
 
 
 def _quality(metrics: Mapping[str, Any], rank_by: str) -> dict[str, float]:

@@ -26,7 +26,7 @@ from hcm_scale.graph import Graph
 from hcm_scale.report import page
 from hcm_scale.run import pipeline
 
-OPTIONS = {"shards.shard_pairs": 1024, "posterior.checkpoint_every": 2}
+OPTIONS = {"posterior.checkpoint_every": 2}
 OPTIONS |= {"world.threads": 1}
 NODE = "node 7"
 REMEDY = re.compile(r"remove \S+ to have it made again|hcm-scale run|or move them")

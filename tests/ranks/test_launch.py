@@ -24,7 +24,7 @@ TORCHRUN = {
     "MASTER_PORT": "29500",
 }
 OPTIONS = [
-    *("graph=community", "graph.num_nodes=400", "hops.num_sources=60", "shards.shard_pairs=4000"),
+    *("graph=community", "graph.num_nodes=400", "hops.num_sources=60"),
     *("model.width=8", "model.head_width=8", "sampling.batch_pairs=130"),
     *("posterior.burn_in_steps=15", "posterior.num_samples=3", "posterior.thin_steps=3"),
     *("world.device=cpu", "world.threads=1"),

@@ -237,14 +237,6 @@ def test_explain__before_a_run_says_so(tmp_path):
         pipeline.explain(config, ["1"])
 
 
-def test_sampler_that_is_not_installed__is_refused_at_the_door(tmp_path, graph, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch_sparse", None)
-    config = small(tmp_path / "run", sampling__backend="torch_sparse")
-    with pytest.raises(ValueError, match=r"sampling\.backend=torch_sparse needs the extra sparse"):
-        pipeline.run(config, graph=graph)
-    assert not (tmp_path / "run").exists()
-
-
 def test_bad_value__stops_before_anything_is_written(tmp_path, graph):
     with pytest.raises(ValueError, match=r"purify\.ratio=2"):
         pipeline.run(small(tmp_path / "run", purify__ratio=2), graph=graph)
@@ -293,18 +285,15 @@ FIRST_CHANGED = {  # the first stage that another value of an option makes anew;
     "inject": {
         "graph": {"num_cliques": 2, "clique_size": 5, "num_attribute_anomalies": 3, "seed": 1},
     },
-    "attributes": {"purified": {"scale": "binary", "pca": 2, "standardise": False}},
+    "attributes": {"purified": {"scale": "log1p", "pca": 2}},
     "purify": {"purified": {"similarity": "cosine", "ratio": 0.1, "attributes": "raw"}},
     "hops": {"labels": {"classes": 3, "num_sources": 100, "pairs_per_class": 10}},
-    "shards": {"labels": {"shard_pairs": 2048}},
     "sampling": {
         "train-purified": {
             "batch_pairs": 64,
             "ratio": 0.5,
             "fan_out": ["10"],
             "hub_cap": 16,
-            "first_hop": "sampled",
-            "backend": "torch_sparse",
             "whole_graph": False,
         },
     },
@@ -322,7 +311,6 @@ FIRST_CHANGED = {  # the first stage that another value of an option makes anew;
         },
         None: {
             "checkpoint_every": 7,
-            "trend_every": 2,
         },
     },
     "score": {
@@ -395,14 +383,6 @@ def test_scores__find_the_planted_nodes_better_than_chance(tmp_path, graph):
     table = pq.read_table(tmp_path / "scores" / "scores.parquet")
     rank, y = table["rank"].to_numpy(), table["y"].to_numpy()
     assert np.mean(rank[y == 1]) < np.mean(rank[y == 0]) * 0.7
-
-
-def test_trend__is_logged_every_k_samples_where_labels_exist(tmp_path, graph):
-    pipeline.run(small(tmp_path, posterior__trend_every=1), until="train", graph=graph)
-    lines = [json.loads(line) for line in (tmp_path / "train-purified" / "metrics.jsonl").read_text().splitlines()]
-    trend = [line for line in lines if "ahp_auc" in line]
-    assert [line["num_samples"] for line in trend] == [1, 2, 3]
-    assert all(0 <= line["strange_auc"] <= 1 for line in trend)
 
 
 def test_seed__moves_the_training_also_where_every_pair_is_kept(tmp_path, graph):
@@ -506,18 +486,17 @@ def test_scores__begin_with_the_propagated_features_of_training(tmp_path, graph,
     assert np.array_equal(x, np.load(tmp_path / "propagated-purified" / "x.npy"))
 
 
-def test_sampled_first_hop__needs_no_propagated_features(tmp_path, graph):
-    pipeline.run(small(tmp_path, sampling__first_hop="sampled"), until="score", graph=graph)
+def test_encoder_that_begins_at_x__needs_no_propagated_features(tmp_path, graph):
+    pipeline.run(small(tmp_path, model__encoder="sage"), until="score", graph=graph)
     assert not (tmp_path / "propagated-purified").exists()
 
 
 def test_logs_asked_for_after_training__are_said_to_come_too_late(tmp_path, graph, caplog):
-    late = {"posterior__trend_every": 1, "track__to": ["tensorboard"]}
+    late = {"track__to": ["tensorboard"]}
     pipeline.run(small(tmp_path), until="train", graph=graph)
     assert "has no effect" not in caplog.text
     pipeline.run(small(tmp_path, **late), until="train", graph=graph)
-    for option in ("posterior.trend_every=1", "track.to=tensorboard"):
-        assert f"{option} has no effect: this training is finished; remove {tmp_path}" in caplog.text
+    assert f"track.to=tensorboard has no effect: this training is finished; remove {tmp_path}" in caplog.text
     pytest.importorskip("tensorboard")
     caplog.clear()
     for _ in range(2):

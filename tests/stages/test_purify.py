@@ -13,7 +13,7 @@ from hcm_scale.base.npy import new_array
 from hcm_scale.graph import Graph, SparseRows
 from hcm_scale.stages import purify
 
-HOW = {"scale": "auto", "pca": None, "standardise": True, "similarity": "euclidean", "attributes": "transformed"}
+HOW = {"scale": "auto", "pca": None, "similarity": "euclidean", "attributes": "transformed"}
 
 
 def make_graph(random_csr, *, directed=False, weighted=False, is_sparse=False, seed=0) -> Graph:
@@ -52,7 +52,7 @@ def test_opened_folder__makes_the_graph_and_features_that_were_made(random_csr, 
         x[::2, 1] = 0
         x[:, 4] = 7  # constant
         graph = replace(graph, x=x.astype(np.float16 if "half" in case else np.float32))
-    options = {"ratio": 0.3} | HOW | of_options | ({"standardise": False} if case == "as it is" else {})
+    options = {"ratio": 0.3} | HOW | of_options
     made = purify.purify(graph, tmp_path / "made", **options)
     is_stored = case in ("components", "normal", "raw sparse")
     assert (tmp_path / "made" / "x.npy").exists() == is_stored
