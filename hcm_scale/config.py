@@ -77,6 +77,7 @@ class SyntheticGraph(GraphConfig):
     num_nodes: int = number(20_000, 2)
     edges_per_node: int = number(8, 1)
     num_attributes: int = number(20, 1)
+    attributes_dtype: str = choice("float32", ("float32", "float16"))
     seed: int = number(0, 0)
 
 
@@ -345,10 +346,9 @@ def inert_options(section: type = Config, prefix: str = "") -> Iterator[str]:
             yield prefix + entry.name
 
 
-_TORCHRUN = "the ranks of several machines are started by torchrun or srun (docs/howto/slurm.md)"
+_TORCHRUN = "the ranks of several machines are started by torchrun or srun (docs/gpus.md)"
 _REMOVED = {  # what to do without an option that earlier versions had
     "attributes.standardise": "features are brought to mean 0 and deviation 1",
-    "graph.attributes_dtype": "made attributes are float32",
     "posterior.trend_every": "hcm-scale bench convergence shows what each sample adds",
     "sampling.backend": "neighbours are drawn by our kernels",
     "sampling.first_hop": "a GCN's first layer sums over all neighbours; model.encoder=sage draws in every layer",

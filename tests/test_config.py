@@ -191,6 +191,7 @@ def test_inert_options__name_no_place_no_address_and_no_command():
     assert others == {
         *(f"graph.{name}" for name in ("name", "path", "nodes", "edges", "dataset", "trust_pickle", "reader")),
         *(f"graph.{name}" for name in ("seed", "family", "edges_per_node", "num_attributes")),  # of made graphs
+        "graph.attributes_dtype",
         "track.to",
         *("score.copy_to", "data_dir", "run_dir", "share_dir", "trained", "fail_on"),
     }

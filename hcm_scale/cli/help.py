@@ -158,6 +158,7 @@ WORDS = {
     "graph.num_nodes": "nodes of a graph that is made; of a matrix, where its edges leave that in doubt",
     "graph.edges_per_node": "edges a node of a graph that is made, before repeats fall out",
     "graph.num_attributes": "attributes of a graph that is made",
+    "graph.attributes_dtype": "how attributes of a graph that is made are stored; float16 takes half of the disk",
     "graph.path": "file, folder, glob or URL of edges, matrix, data set or graph folder; of graph=sql the database",
     "graph.directed": "keep the direction of edges: averages then follow out-neighbours, and triangles are not counted",
     "graph.unknown": "edges to nodes that the node table does not have: refuse, drop them, or add the nodes",

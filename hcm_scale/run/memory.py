@@ -79,7 +79,8 @@ class Size(NamedTuple):
     def of_source(source: schema.GraphConfig) -> "Size":
         """Of a graph that will be generated; of files, of which nothing is known, the smallest there is."""
         if isinstance(source, schema.SyntheticGraph):
-            return Size.made(source.num_nodes, source.edges_per_node, source.num_attributes)
+            made = Size.made(source.num_nodes, source.edges_per_node, source.num_attributes)
+            return made._replace(value_bytes=np.dtype(source.attributes_dtype).itemsize)
         return Size.made(1, 1, 1)
 
     @staticmethod

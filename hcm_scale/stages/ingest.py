@@ -76,7 +76,9 @@ def make_default(seed: int) -> Reader:
     return lambda out: synthetic.default(seed).save(out)
 
 
-def make_synthetic(family: str, *, num_nodes: int, edges_per_node: int, num_attributes: int, seed: int) -> Reader:
+def make_synthetic(
+    family: str, *, num_nodes: int, edges_per_node: int, num_attributes: int, attributes_dtype: str, seed: int
+) -> Reader:
     """A reader that makes a seeded graph; a grid rounds the nodes up to a square."""
     scale, side = (num_nodes - 1).bit_length(), math.ceil(math.sqrt(num_nodes))
     make = {
@@ -84,4 +86,4 @@ def make_synthetic(family: str, *, num_nodes: int, edges_per_node: int, num_attr
         "rmat": partial(synthetic.rmat, scale, num_nodes=num_nodes, edge_factor=edges_per_node),
         "grid": partial(synthetic.grid, side, side),
     }[family]
-    return lambda out: make(num_attributes=num_attributes, seed=seed).save(out)
+    return lambda out: make(num_attributes=num_attributes, seed=seed, dtype=attributes_dtype).save(out)
