@@ -318,12 +318,12 @@ def iter_options(section: Any, prefix: str = "") -> Iterator[tuple[str, dataclas
 @functools.cache
 def options() -> dict[str, Option]:
     """Every option of every source by key; an option of several sources has the default of `graph=tables`."""
-    found: dict[str, Option] = {}
+    by_key: dict[str, Option] = {}
     for source in ("tables", *(name for name in SOURCES if name != "tables")):
         for key, entry, default in iter_options(Config(graph=SOURCES[source]())):
-            known = found.get(key, Option(key, entry, default, ()))
-            found[key] = known._replace(sources=(*known.sources, source) if key.startswith("graph.") else ())
-    return found
+            option = by_key.get(key, Option(key, entry, default, ()))
+            by_key[key] = option._replace(sources=(*option.sources, source) if key.startswith("graph.") else ())
+    return by_key
 
 
 _DATA_NAMES = ("include", "exclude", "categorical", "keys", "fan_out")  # text options that name columns or numbers
@@ -369,7 +369,7 @@ def no_option(key: str) -> str:
     if key in options():
         having = ", ".join(f"graph={name}" for name in options()[key].sources)
         return f"{key!r} is not an option of this source; those that have it: {having}"
-    meant = next((known for known in options() if known.endswith(f".{key}")), key)
+    meant = next((name for name in options() if name.endswith(f".{key}")), key)
     return f"{key!r} is not an option{suggest(meant, options()) or '; hcm-scale options lists all of them'}"
 
 
@@ -450,14 +450,14 @@ def parse_fail_on(text: str | None) -> dict[str, tuple[str, str, float]]:
     >>> parse_fail_on("drift, stability<.5")
     {'drift': ('drift', '', 0.0), 'stability<.5': ('stability', '<', 0.5)}
     """
-    found = {}
+    checks = {}
     for item in [] if text is None else map(str.strip, text.split(",")):
-        parts = re.fullmatch(r"(drift|missing-column)|(stability(?=<)|flagged)([<>])(\d+\.?\d*|\.\d+)", item)
-        if parts is None:
+        match = re.fullmatch(r"(drift|missing-column)|(stability(?=<)|flagged)([<>])(\d+\.?\d*|\.\d+)", item)
+        if match is None:
             legal = f"{legal_names(item, FAIL_ON)}; N is a number, and several have commas between them"
             raise ValueError(f"fail_on={item} is not known; {legal}")
-        found[item] = parts[1] or parts[2], parts[3] or "", float(parts[4] or 0)
-    return found
+        checks[item] = match[1] or match[2], match[3] or "", float(match[4] or 0)
+    return checks
 
 
 # The option files: `conf/GROUP/NAME.yaml` of the package, and the user's own in `conf/` of the working folder.
@@ -487,16 +487,16 @@ def group_folders(group: str) -> list[Path]:
 
 def option_names(group: str) -> list[str]:
     """The names of a group's option files, the package's and the user's own."""
-    found = ((folder, path) for folder in group_folders(group) for path in folder.rglob("*.yaml"))
-    return sorted({path.relative_to(folder).with_suffix("").as_posix() for folder, path in found})
+    files = ((folder, path) for folder in group_folders(group) for path in folder.rglob("*.yaml"))
+    return sorted({path.relative_to(folder).with_suffix("").as_posix() for folder, path in files})
 
 
 def option_file(group: str, name: str) -> Path | None:
     """The file of an option, None if there is none; ValueError if the user's own has the name of the package's."""
-    found = [folder / f"{name}.yaml" for folder in group_folders(group) if (folder / f"{name}.yaml").is_file()]
-    if len(found) > 1:
-        raise ValueError(f"{found[1]} has the name of an option of the package, {group}={name}: give it another")
-    return found[0] if found else None
+    paths = [folder / f"{name}.yaml" for folder in group_folders(group) if (folder / f"{name}.yaml").is_file()]
+    if len(paths) > 1:
+        raise ValueError(f"{paths[1]} has the name of an option of the package, {group}={name}: give it another")
+    return paths[0] if paths else None
 
 
 def _read_option_file(group: str, name: str) -> Mapping[str, Any]:
@@ -526,7 +526,7 @@ def _read_option_file(group: str, name: str) -> Mapping[str, Any]:
 
 def escape_quotes(text: str) -> str:
     """The text as it stands between single quotes in Hydra's grammar."""
-    return re.sub(r"(\\*)('|\Z)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), text)
+    return re.sub(r"(\\*)('|\Z)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), text)
 
 
 # From composed or given values to a checked `Config`, and to the config.json of a run.
@@ -547,9 +547,9 @@ def to_config(composed: Any) -> Config:
 
 def _refuse_added(section: Any, prefix: str = "") -> None:
     """Raises ValueError for a key beside the schema, such as `_target_`, which `+KEY=VALUE` or a file added."""
-    known = [entry.name for entry in dataclasses.fields(section)]
+    legal = [entry.name for entry in dataclasses.fields(section)]
     for name, value in vars(section).items():
-        if name not in known:
+        if name not in legal:
             raise ValueError(no_option(prefix + name))
         if dataclasses.is_dataclass(value):
             _refuse_added(value, f"{prefix}{name}.")
@@ -581,18 +581,18 @@ def _entries(
     section: Any, options: Mapping[str, Any], prefix: str = ""
 ) -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
     """(dotted key, field, value) of every given option; ValueError for a key that no section has."""
-    known = {entry.name: entry for entry in dataclasses.fields(section) if not entry.metadata.get("fixed")}
+    legal = {entry.name: entry for entry in dataclasses.fields(section) if not entry.metadata.get("fixed")}
     for key, value in options.items():
         name, _, rest = key.partition(".")
-        inner = getattr(section, name, None) if name in known else None
+        inner = getattr(section, name, None) if name in legal else None
         if dataclasses.is_dataclass(inner) and not rest and isinstance(value, str):
             yield from _entries(section, _read_option_file(prefix + name, value), prefix)
         elif dataclasses.is_dataclass(inner) and (rest or isinstance(value, Mapping)):
             yield from _entries(inner, {rest: value} if rest else value, f"{prefix}{name}.")
-        elif name not in known or rest:
+        elif name not in legal or rest:
             raise ValueError(no_option(prefix + key))
         else:
-            yield prefix + name, known[name], value
+            yield prefix + name, legal[name], value
 
 
 def as_plain(value: Any) -> Any:

@@ -50,8 +50,8 @@ _WITHOUT_KERNELS = (
 @functools.cache
 def kernel_folder() -> Path | None:
     """The folder of compiled kernels, which is made if needed; None if no folder can be written."""
-    place = str(PACKAGE), sys.implementation.cache_tag, os.environ.get("NUMBA_BOUNDSCHECK", "")
-    variant = hash_value(place)[:8]
+    identity = str(PACKAGE), sys.implementation.cache_tag, os.environ.get("NUMBA_BOUNDSCHECK", "")
+    variant = hash_value(identity)[:8]
     name = f"hcm_scale-{variant}-{_digest()}"
     for parent in _parents():
         folder = parent / name
@@ -91,13 +91,13 @@ def _parents() -> Iterator[Path]:
 def _is_trusted(folder: Path) -> bool:
     """Whether a folder exists into which nobody else can put code; the sticky bit of /tmp keeps others out."""
     try:
-        found = folder.lstat()
+        status = folder.lstat()
     except OSError:
         return False
-    if not stat.S_ISDIR(found.st_mode) or not hasattr(os, "getuid"):
-        return stat.S_ISDIR(found.st_mode)
-    is_open = found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX
-    return not is_open and found.st_uid in {os.getuid(), 0, PACKAGE.stat().st_uid}
+    if not stat.S_ISDIR(status.st_mode) or not hasattr(os, "getuid"):
+        return stat.S_ISDIR(status.st_mode)
+    is_open = status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX
+    return not is_open and status.st_uid in {os.getuid(), 0, PACKAGE.stat().st_uid}
 
 
 def kernel_sources() -> list[str]:

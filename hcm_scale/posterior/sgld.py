@@ -71,13 +71,13 @@ def step_(
         w.add_(noise, alpha=math.sqrt(step_size * temperature * metric))
 
 
-def noise_at(seed: int, t: int, like: Tensor) -> Tensor:
+def noise_at(seed: int, t: int, reference: Tensor) -> Tensor:
     """Standard normals for step t, a function of (seed, t): equal on every rank, on devices of the same kind.
 
     A CPU and a GPU draw different ones: drawing on the CPU for both would make a GPU wait at every step.
     """
-    generator = torch.Generator(like.device).manual_seed(key(seed, _NOISE, t))
-    return torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device)
+    generator = torch.Generator(reference.device).manual_seed(key(seed, _NOISE, t))
+    return torch.randn(reference.shape, generator=generator, dtype=reference.dtype, device=reference.device)
 
 
 def sgld(g: Tensor, state: State, t: int) -> tuple[Tensor, float]:

@@ -175,8 +175,8 @@ class RunContext:
     def embedded(self, view: View) -> Iterator[tuple[torch.Tensor, PairHead]]:
         """The embedding of all nodes under each sample of an encoder, and its pair head, computed by the cores."""
         structure, x, samples = view
-        how: Any = {"propagated": self.exact_first_hop, "device": "cpu"}
-        return embed_samples(samples.model, samples, structure, x, **how)
+        options: Any = {"propagated": self.exact_first_hop, "device": "cpu"}
+        return embed_samples(samples.model, samples, structure, x, **options)
 
     def chains(self, views: Mapping[str, View]) -> dict[str, Chains]:
         """Predicted hops of some edges of the graph under each sample of each encoder, (samples, edges)."""
@@ -188,8 +188,8 @@ class RunContext:
         return [] if self.trained is None else [self.trained.keys[name] for name in names]
 
     def score_ways(self, *, on_gpu: bool = False) -> memory.Ways[str]:
-        how: Any = {"num_ranks": self.workspace.world.size, "on_gpu": on_gpu}
-        return memory.score(self.config, self.graph(), self.purified().features, **how)
+        options: Any = {"num_ranks": self.workspace.world.size, "on_gpu": on_gpu}
+        return memory.score(self.config, self.graph(), self.purified().features, **options)
 
     def choose(self, stage: str, ways: memory.Ways[memory.Choice]) -> memory.Choice:
         """The first way to make a stage that fits into memory."""
@@ -272,8 +272,8 @@ def _purify(run: RunContext) -> Iterator[Stage]:
         if trained is None:
             made = purify.purify(graph, out, **options)
         else:
-            like = purify.open_purified(trained.folders["purified"])  # what it decided; its graph is not asked for
-            made = purify.purify_like(graph, out, like, attributes=options["attributes"])
+            reference = purify.open_purified(trained.folders["purified"])  # what it decided; its graph is not asked for
+            made = purify.purify_like(graph, out, reference, attributes=options["attributes"])
         if not run.workspace.budget.lacks(Need(run._largest_need)):
             run.opened[out] = made
         dropped = graph.num_edges - made.num_edges
@@ -294,9 +294,11 @@ def _label(run: RunContext) -> Iterator[Stage]:
         return memory.label(options, run.purified().graph)
 
     def make(out: Path) -> Facts:
-        how, graph, world = run.choose("labels", ways()), run.purified().graph, run.workspace.world
-        with kernel_threads(how.threads):
-            labels = label.label(graph, out, state_bytes=how.state_bytes, device=run.device, world=world, **options)
+        searches, graph, world = run.choose("labels", ways()), run.purified().graph, run.workspace.world
+        with kernel_threads(searches.threads):
+            labels = label.label(
+                graph, out, state_bytes=searches.state_bytes, device=run.device, world=world, **options
+            )
         return {"pairs": labels.num_pairs, "sources": labels.plan.num_sources}
 
     needs = lambda: [need for _, need in ways()]  # noqa: E731

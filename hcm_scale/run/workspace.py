@@ -105,14 +105,14 @@ class Workspace:
         """Makes the folders of one stage or of a group, or finds them made. What they read comes first."""
         signals.check_stop_requested()
         if self.world.leads:
-            found = run_concurrently([functools.partial(self._lead, stage) for stage in stages])
+            results = run_concurrently([functools.partial(self._lead, stage) for stage in stages])
         else:
-            found = [self._follow(stage) for stage in stages]
-        for stage, (folder, key, _) in zip(stages, found, strict=True):
+            results = [self._follow(stage) for stage in stages]
+        for stage, (folder, key, _) in zip(stages, results, strict=True):
             if self.world.leads and not stage.together:  # not before: stages of a group are made in no known order
                 self.world.broadcast({"folder": str(folder), "key": key})
         self.world.barrier()
-        for stage, (folder, key, record) in zip(stages, found, strict=True):
+        for stage, (folder, key, record) in zip(stages, results, strict=True):
             self.folders[stage.name], self.keys[stage.name] = folder, key
             if record is not None:
                 self.records.append(record)
@@ -218,8 +218,8 @@ class Workspace:
         folder = self._folder(stage, key)
         _check_ours(link)
         with files.file_lock(record_path(folder, ".lock")), console.logging_stage(stage.name):
-            for place in (folder.parent, folder.parent / RECORDS):
-                files.remove_temporary(place, folder.name)
+            for parent in (folder.parent, folder.parent / RECORDS):
+                files.remove_temporary(parent, folder.name)
             record = _finished_record(folder, key) or _restore(folder, key)
             if record is not None:
                 files.check_folder(folder, record["files"], repair_hint(folder))
@@ -307,8 +307,8 @@ def _prepare(name: str, folder: Path, key: str, listed: str | None) -> float:
     record = read_record(folder)
     if record.get("key") == key and folder.is_dir():
         log.info("%-20s goes on where it was stopped", name, extra=console.event("stage_resumed"))
-        for place, _, _ in os.walk(folder):
-            files.remove_temporary(Path(place))
+        for path, _, _ in os.walk(folder):
+            files.remove_temporary(Path(path))
         return float(record.get("seconds", 0.0))
     if (
         folder.is_dir()

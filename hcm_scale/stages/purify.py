@@ -163,23 +163,23 @@ def _check_varied(features: Features, columns: tuple[str, ...]) -> None:
     )
 
 
-def purify_like(graph: Graph, out: Path, like: Purified, *, attributes: str) -> Purified:
-    """Features and purified graph of another graph, by the transform and the threshold of `like`: nothing is fitted."""
+def purify_like(graph: Graph, out: Path, reference: Purified, *, attributes: str) -> Purified:
+    """Features and purified graph of another graph, by transform and threshold of `reference`: nothing is fitted."""
     assert graph.x is not None
-    if (graph.weights is None) != (like.weight_median is None):
+    if (graph.weights is None) != (reference.weight_median is None):
         ours, theirs = ("none", "some") if graph.weights is None else ("some", "none")
         raise ValueError(
             f"this graph has {ours} and the trained one {theirs}: weights of edges (graph.weight_column or "
             "graph.weights) belong to both graphs or to neither"
         )
-    dropping = _Dropping(like.info["similarity"], like.info["ratio"], attributes, like.info)
-    fitted = like.fitted()
+    dropping = _Dropping(reference.info["similarity"], reference.info["ratio"], attributes, reference.info)
+    fitted = reference.fitted()
     try:
         x = fitted.apply(graph.x, graph.columns)
     except IndexError as error:
-        raise files.FolderError(f"{like.folder / _FITTED} is damaged: {error}") from error
-    features = Features(x, like.columns, like.record, fitted)
-    return _write(out, graph, features, like.weight_median, dropping)
+        raise files.FolderError(f"{reference.folder / _FITTED} is damaged: {error}") from error
+    features = Features(x, reference.columns, reference.record, fitted)
+    return _write(out, graph, features, reference.weight_median, dropping)
 
 
 def _write(out: Path, graph: Graph, features: Features, weight_median: float | None, dropping: _Dropping) -> Purified:
@@ -221,5 +221,5 @@ def open_purified(folder: Path, of: Graph | None = None, room: Room | None = Non
     files.check_types(folder / files.MANIFEST, body["purified"], _DROPPED)
     num_edges = body["num_arcs"] // (1 if body["directed"] else 2)
     room = room or partial(new_array, near=folder.parent, budget=Budget())
-    told = body["features"], tuple(body["columns"]), folder, body["purified"], num_edges, body["fingerprint"]
-    return Purified(*told, of, room, body.get("weight_median"))
+    stored = body["features"], tuple(body["columns"]), folder, body["purified"], num_edges, body["fingerprint"]
+    return Purified(*stored, of, room, body.get("weight_median"))

@@ -178,8 +178,8 @@ class Training:
 
     def cut(self, world: World) -> Cut:
         """How an epoch is cut into batches, and a batch into the slices of the ranks."""
-        how = {"batch_pairs": self.batch_pairs, "rank": world.rank, "num_ranks": world.size}
-        return cut_epoch(self.labels, sampling_ratio=self.recipe.batching.sampling_ratio, **how)
+        options = {"batch_pairs": self.batch_pairs, "rank": world.rank, "num_ranks": world.size}
+        return cut_epoch(self.labels, sampling_ratio=self.recipe.batching.sampling_ratio, **options)
 
     @property
     def takes_whole_graph(self) -> bool:

@@ -36,13 +36,13 @@ class Job:
 
 def find_jobs(folder: Path) -> list[Path]:
     """The folders of jobs at or below `folder`, sorted."""
-    found = []
-    for place, inside, names in os.walk(folder):
+    jobs = []
+    for path, inside, names in os.walk(folder):
         if "config.json" in names or "log" in names:
-            found.append(Path(place))
+            jobs.append(Path(path))
             inside.clear()
         inside[:] = [name for name in inside if name not in _NO_JOBS and not name.startswith(".")]
-    return sorted(found)
+    return sorted(jobs)
 
 
 def count_planned(folder: Path) -> int:
@@ -63,8 +63,8 @@ def read_job(path: Path, name: str) -> Job:
     """Reads one job's folder; whatever is missing or damaged becomes its `error`."""
     options: Mapping[str, Any] = {}
     try:
-        found = {k: v for k, v in flatten(files.read_sealed(path / "config.json")) if k not in _PLACES and v != {}}
-        options = {key: "+".join(map(str, value)) if isinstance(value, list) else value for key, value in found.items()}
+        stored = {k: v for k, v in flatten(files.read_sealed(path / "config.json")) if k not in _PLACES and v != {}}
+        options = {k: "+".join(map(str, v)) if isinstance(v, list) else v for k, v in stored.items()}
         stages = read_stages(path)
         if not any(stage["name"] == "scores" for stage in stages):
             last = stages[-1]["name"] if stages else "nothing"
@@ -84,15 +84,15 @@ def _quality(metrics: Mapping[str, Any], rank_by: str) -> dict[str, float]:
     >>> _quality({"ahp": {"roc_auc": 0.8, "average_precision": 0.3}}, "ahp")
     {'auc': 0.8, 'ahp_auc': 0.8, 'ahp_average_precision': 0.3}
     """
-    found = {"auc": metrics[rank_by]["roc_auc"]} if rank_by in metrics else {}
+    quality = {"auc": metrics[rank_by]["roc_auc"]} if rank_by in metrics else {}
     for score, numbers in metrics.items():
-        found[f"{score}_auc"] = numbers["roc_auc"]
-        found[f"{score}_average_precision"] = numbers["average_precision"]
+        quality[f"{score}_auc"] = numbers["roc_auc"]
+        quality[f"{score}_average_precision"] = numbers["average_precision"]
         for kind, apart in numbers.get("by_kind", {}).items():
-            found[f"{score}_auc_{kind}"] = apart["roc_auc"]
-    return found
+            quality[f"{score}_auc_{kind}"] = apart["roc_auc"]
+    return quality
 
 
 def _last_error(log: Path) -> str:
     lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
-    return next((found[1] for line in reversed(lines) if (found := _ERROR.match(line))), "")
+    return next((match[1] for line in reversed(lines) if (match := _ERROR.match(line))), "")

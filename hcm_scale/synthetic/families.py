@@ -193,12 +193,12 @@ def _noise(
 ) -> NDArray[Any]:
     out = np.empty(shape, dtype)
 
-    def fill(part: slice) -> None:
-        rows = np.empty(out[part].shape, np.float32)
-        bell_rows((0, len(rows)), _key(seed, purpose), part.start, rows)
+    def fill(chunk: slice) -> None:
+        rows = np.empty(out[chunk].shape, np.float32)
+        bell_rows((0, len(rows)), _key(seed, purpose), chunk.start, rows)
         if add is not None:
-            add(part.start, rows)
-        out[part] = rows
+            add(chunk.start, rows)
+        out[chunk] = rows
 
     run_in_slices(shape[0], fill, size=1 << 13)
     return out
@@ -223,12 +223,12 @@ class Communities(NamedTuple):
 
 
 @kernel
-def community_pairs(part, seed, communities, homophily, num_bits, u, v):
+def community_pairs(tasks, seed, communities, homophily, num_bits, u, v):
     """Pair e of a community graph: a member of a random community, and one of the same (homophily) or of any."""
     bounds = communities.bounds
     num_nodes = bounds[-1]
     labels = mix(np.uint64(seed), 1)
-    for e in range(part[0], part[1]):
+    for e in range(tasks[0], tasks[1]):
         state = mix(np.uint64(seed), e + 2)
         own = np.searchsorted(bounds, below(mix(state, 0), num_nodes), side="right") - 1
         other = own
@@ -251,29 +251,29 @@ def _member(word, community, communities):
 
 
 @kernel
-def community_members(part, seed, bounds, num_bits, out):
+def community_members(tasks, seed, bounds, num_bits, out):
     """out[i] = the community of node i."""
     num_nodes = bounds[-1]
     labels = mix(np.uint64(seed), 1)
-    for community in range(part[0], part[1]):
+    for community in range(tasks[0], tasks[1]):
         for position in range(bounds[community], bounds[community + 1]):
             out[permute(position, num_bits, num_nodes, labels)] = community
 
 
 @kernel
-def add_centroids(part, members, centroids, x):
+def add_centroids(tasks, members, centroids, x):
     """x[i] += the centroid of node i's community."""
-    for i in range(part[0], part[1]):
+    for i in range(tasks[0], tasks[1]):
         centre = centroids[members[i]]
         for k in range(x.shape[1]):
             x[i, k] += centre[k]
 
 
 @kernel
-def rmat_pairs(part, seed, scale, num_nodes, u, v):
+def rmat_pairs(tasks, seed, scale, num_nodes, u, v):
     """Pair e of an R-MAT graph of at most 2^scale nodes, labels permuted so that degree says nothing about the id."""
     labels = mix(np.uint64(seed), 1)
-    for e in range(part[0], part[1]):
+    for e in range(tasks[0], tasks[1]):
         state = mix(np.uint64(seed), e + 2)
         word = np.uint64(0)
         row = np.int64(0)
@@ -292,9 +292,9 @@ def rmat_pairs(part, seed, scale, num_nodes, u, v):
 
 
 @kernel
-def grid_pairs(part, seed, width, height, removed_share, u, v):
+def grid_pairs(tasks, seed, width, height, removed_share, u, v):
     """Pairs 2i and 2i + 1: cell i with its right and its lower neighbour, or a loop where there is none."""
-    for cell in range(part[0], part[1]):
+    for cell in range(tasks[0], tasks[1]):
         state = mix(np.uint64(seed), cell)
         for side in range(2):
             inside = (cell % width < width - 1) if side == 0 else (cell < width * (height - 1))
@@ -323,9 +323,9 @@ def permute(value, num_bits, bound, seed):
 
 
 @kernel
-def bell_rows(part, seed, first, out):
+def bell_rows(tasks, seed, first, out):
     """out[i, k] = independent bell-shaped noise of mean 0 and variance 1, that of row first + i."""
-    for i in range(part[0], part[1]):
+    for i in range(tasks[0], tasks[1]):
         row = mix(np.uint64(seed), first + i)
         for k in range(out.shape[1]):
             out[i, k] = _bell(mix(row, k))
