@@ -10,7 +10,6 @@ import os
 import tempfile
 import time
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 from numba.core import event
@@ -38,10 +37,10 @@ def main() -> None:
     watch = Stopwatch()
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["NUMBA_CACHE_DIR"] = scratch
-        from hcm_scale.run import precompile  # its kernels look at the variable
+        from hcm_scale.run.warm import warm  # its kernels look at the variable
 
         with event.install_listener("numba:compile", watch):
-            precompile.compile_all(Path(scratch) / "steps")
+            warm()
     for name, seconds in sorted(watch.seconds.items(), key=lambda item: item[1]):
         print(f"{seconds:5.1f} s  {name}")
     print(f"{len(watch.seconds)} kernels, {watch.seconds.total():.0f} s")

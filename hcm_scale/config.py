@@ -179,7 +179,6 @@ class InjectConfig:
 class AttributesConfig:
     scale: str = choice("auto", tables.SCALINGS)
     pca: int | None = number(None, 1)  # with auto: of each group that is reduced; None: as many as its rule says
-    standardise: bool = True  # no effect with auto
 
 
 @dataclass
@@ -197,18 +196,11 @@ class HopsConfig:
 
 
 @dataclass
-class ShardsConfig:
-    shard_pairs: int = number(1_000_000, 1_024)
-
-
-@dataclass
 class SamplingConfig:
     batch_pairs: int | None = number(512, 2)  # None: all pairs of an epoch
     ratio: float = number(0.3, 0.0001, 1.0)
     fan_out: list[str] = names(["all"])
     hub_cap: int | None = number(256, 1)
-    first_hop: str = choice("exact", ("exact", "sampled"))
-    backend: str = choice("numba", tables.BACKENDS)
     whole_graph: bool = True  # steps on all nodes where a batch's neighbourhood would be most of them
 
 
@@ -231,7 +223,6 @@ class PosteriorConfig:
     num_samples: int | None = number(None, 1)  # None: until one more no longer moves the ranking, at most ten
     thin_steps: int = number(10, 1)
     checkpoint_every: int = number(200, 1)
-    trend_every: int | None = number(None, 1)
 
 
 @dataclass
@@ -257,8 +248,6 @@ class WorldConfig:
     device: str = choice("auto", ("auto", "cpu", "cuda"))
     threads: int | None = number(None, 1)  # of each process; None: an even share of the cores
     processes: int | None = number(1, 1, 4_096)  # on each machine; None: one per GPU, or one where there is none
-    nodes: int = number(1, 1, 65_536)  # machines
-    rendezvous: str | None = None  # HOST:PORT on one of the machines, where there are several
     max_restarts: int = number(3, 0, 1_000)  # after a rank is lost, from the last checkpoint
     memory_gib: float | None = number(None, 0.001)  # that the ranks of one machine may take; None: what is free
     timeout_seconds: float = number(300.0, 5.0, 86_400.0)  # for a rank that does not answer
@@ -280,7 +269,6 @@ class Config:
     attributes: AttributesConfig = field(default_factory=AttributesConfig)
     purify: PurifyConfig = field(default_factory=PurifyConfig)
     hops: HopsConfig = field(default_factory=HopsConfig)
-    shards: ShardsConfig = field(default_factory=ShardsConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     posterior: PosteriorConfig = field(default_factory=PosteriorConfig)
@@ -330,12 +318,12 @@ def iter_options(section: Any, prefix: str = "") -> Iterator[tuple[str, dataclas
 @functools.cache
 def options() -> dict[str, Option]:
     """Every option of every source by key; an option of several sources has the default of `graph=tables`."""
-    found: dict[str, Option] = {}
+    by_key: dict[str, Option] = {}
     for source in ("tables", *(name for name in SOURCES if name != "tables")):
         for key, entry, default in iter_options(Config(graph=SOURCES[source]())):
-            known = found.get(key, Option(key, entry, default, ()))
-            found[key] = known._replace(sources=(*known.sources, source) if key.startswith("graph.") else ())
-    return found
+            option = by_key.get(key, Option(key, entry, default, ()))
+            by_key[key] = option._replace(sources=(*option.sources, source) if key.startswith("graph.") else ())
+    return by_key
 
 
 _DATA_NAMES = ("include", "exclude", "categorical", "keys", "fan_out")  # text options that name columns or numbers
@@ -358,16 +346,30 @@ def inert_options(section: type = Config, prefix: str = "") -> Iterator[str]:
             yield prefix + entry.name
 
 
+_TORCHRUN = "the ranks of several machines are started by torchrun or srun (docs/gpus.md)"
+_REMOVED = {  # what to do without an option that earlier versions had
+    "attributes.standardise": "features are brought to mean 0 and deviation 1",
+    "posterior.trend_every": "hcm-scale bench convergence shows what each sample adds",
+    "sampling.backend": "neighbours are drawn by our kernels",
+    "sampling.first_hop": "a GCN's first layer sums over all neighbours; model.encoder=sage draws in every layer",
+    "shards.shard_pairs": "a file of labels has about a million pairs",
+    "world.nodes": _TORCHRUN,
+    "world.rendezvous": _TORCHRUN,
+}
+
+
 def no_option(key: str) -> str:
     """Message for a key that the configuration does not have: the sources that have it, or the nearest option.
 
     >>> no_option("exclude")
     "'exclude' is not an option; did you mean 'graph.exclude'?"
     """
+    if removed := next((name for name in _REMOVED if name == key or name.startswith(f"{key}.")), None):
+        return f"{removed!r} is no longer an option: {_REMOVED[removed]}"
     if key in options():
         having = ", ".join(f"graph={name}" for name in options()[key].sources)
         return f"{key!r} is not an option of this source; those that have it: {having}"
-    meant = next((known for known in options() if known.endswith(f".{key}")), key)
+    meant = next((name for name in options() if name.endswith(f".{key}")), key)
     return f"{key!r} is not an option{suggest(meant, options()) or '; hcm-scale options lists all of them'}"
 
 
@@ -434,7 +436,7 @@ def parse_fan_out(fan_out: list[str], num_blocks: int) -> list[int | None]:
     if len(parsed) != num_blocks:
         raise ValueError(
             f"sampling.fan_out={fan_out} has {len(parsed)} entries, and {num_blocks} of the model's layers are sampled "
-            f"(not the first with sampling.first_hop=exact): give {num_blocks}, input side first, or one for all"
+            f"(of a GCN not the first): give {num_blocks}, input side first, or one for all"
         )
     return parsed
 
@@ -448,14 +450,14 @@ def parse_fail_on(text: str | None) -> dict[str, tuple[str, str, float]]:
     >>> parse_fail_on("drift, stability<.5")
     {'drift': ('drift', '', 0.0), 'stability<.5': ('stability', '<', 0.5)}
     """
-    found = {}
+    checks = {}
     for item in [] if text is None else map(str.strip, text.split(",")):
-        parts = re.fullmatch(r"(drift|missing-column)|(stability(?=<)|flagged)([<>])(\d+\.?\d*|\.\d+)", item)
-        if parts is None:
+        match = re.fullmatch(r"(drift|missing-column)|(stability(?=<)|flagged)([<>])(\d+\.?\d*|\.\d+)", item)
+        if match is None:
             legal = f"{legal_names(item, FAIL_ON)}; N is a number, and several have commas between them"
             raise ValueError(f"fail_on={item} is not known; {legal}")
-        found[item] = parts[1] or parts[2], parts[3] or "", float(parts[4] or 0)
-    return found
+        checks[item] = match[1] or match[2], match[3] or "", float(match[4] or 0)
+    return checks
 
 
 # The option files: `conf/GROUP/NAME.yaml` of the package, and the user's own in `conf/` of the working folder.
@@ -485,23 +487,23 @@ def group_folders(group: str) -> list[Path]:
 
 def option_names(group: str) -> list[str]:
     """The names of a group's option files, the package's and the user's own."""
-    found = ((folder, path) for folder in group_folders(group) for path in folder.rglob("*.yaml"))
-    return sorted({path.relative_to(folder).with_suffix("").as_posix() for folder, path in found})
+    files = ((folder, path) for folder in group_folders(group) for path in folder.rglob("*.yaml"))
+    return sorted({path.relative_to(folder).with_suffix("").as_posix() for folder, path in files})
 
 
 def option_file(group: str, name: str) -> Path | None:
     """The file of an option, None if there is none; ValueError if the user's own has the name of the package's."""
-    found = [folder / f"{name}.yaml" for folder in group_folders(group) if (folder / f"{name}.yaml").is_file()]
-    if len(found) > 1:
-        raise ValueError(f"{found[1]} has the name of an option of the package, {group}={name}: give it another")
-    return found[0] if found else None
+    paths = [folder / f"{name}.yaml" for folder in group_folders(group) if (folder / f"{name}.yaml").is_file()]
+    if len(paths) > 1:
+        raise ValueError(f"{paths[1]} has the name of an option of the package, {group}={name}: give it another")
+    return paths[0] if paths else None
 
 
 def _read_option_file(group: str, name: str) -> Mapping[str, Any]:
     """The values that an option file sets, by section.
 
-    >>> _read_option_file("purify", "cosine"), list(_read_option_file("hops", "all"))
-    ({'purify': {'similarity': 'cosine'}}, ['hops', 'shards'])
+    >>> _read_option_file("purify", "cosine")
+    {'purify': {'similarity': 'cosine'}}
     """
     from omegaconf import OmegaConf
 
@@ -524,7 +526,7 @@ def _read_option_file(group: str, name: str) -> Mapping[str, Any]:
 
 def escape_quotes(text: str) -> str:
     """The text as it stands between single quotes in Hydra's grammar."""
-    return re.sub(r"(\\*)('|\Z)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), text)
+    return re.sub(r"(\\*)('|\Z)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), text)
 
 
 # From composed or given values to a checked `Config`, and to the config.json of a run.
@@ -547,9 +549,9 @@ def to_config(composed: Any) -> Config:
 
 def _refuse_added(section: Any, prefix: str = "") -> None:
     """Raises ValueError for a key beside the schema, such as `_target_`, which `+KEY=VALUE` or a file added."""
-    known = [entry.name for entry in dataclasses.fields(section)]
+    legal = [entry.name for entry in dataclasses.fields(section)]
     for name, value in vars(section).items():
-        if name not in known:
+        if name not in legal:
             raise ValueError(no_option(prefix + name))
         if dataclasses.is_dataclass(value):
             _refuse_added(value, f"{prefix}{name}.")
@@ -581,18 +583,18 @@ def _entries(
     section: Any, options: Mapping[str, Any], prefix: str = ""
 ) -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
     """(dotted key, field, value) of every given option; ValueError for a key that no section has."""
-    known = {entry.name: entry for entry in dataclasses.fields(section) if not entry.metadata.get("fixed")}
+    legal = {entry.name: entry for entry in dataclasses.fields(section) if not entry.metadata.get("fixed")}
     for key, value in options.items():
         name, _, rest = key.partition(".")
-        inner = getattr(section, name, None) if name in known else None
+        inner = getattr(section, name, None) if name in legal else None
         if dataclasses.is_dataclass(inner) and not rest and isinstance(value, str):
             yield from _entries(section, _read_option_file(prefix + name, value), prefix)
         elif dataclasses.is_dataclass(inner) and (rest or isinstance(value, Mapping)):
             yield from _entries(inner, {rest: value} if rest else value, f"{prefix}{name}.")
-        elif name not in known or rest:
+        elif name not in legal or rest:
             raise ValueError(no_option(prefix + key))
         else:
-            yield prefix + name, known[name], value
+            yield prefix + name, legal[name], value
 
 
 def as_plain(value: Any) -> Any:

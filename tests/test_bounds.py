@@ -31,7 +31,7 @@ from hcm_scale.hops import choose_sources, label, label_hops
 from hcm_scale.ingest.arrays import write_weights
 from hcm_scale.ingest.ids import GrowingIds
 from hcm_scale.report import digest
-from hcm_scale.sampling import make_sampler
+from hcm_scale.sampling import NeighborSampler
 from hcm_scale.score import closure, nodes
 from hcm_scale.score.edge_index import edge_index
 from hcm_scale.score.edges import EdgeHops
@@ -79,7 +79,7 @@ def walk_weights(graph: Any, folder: Path) -> None:
     Propagated(graph.indptr, graph.indices, graph.x, weighted.weights).rows(np.arange(50))
     for fan_out in (2, None):
         scale = gcn_scale(graph.indptr, weighted.weights)
-        sample = make_sampler("numba", graph.indptr, graph.indices, scale, [fan_out], seed=0, weights=weighted.weights)
+        sample = NeighborSampler(graph.indptr, graph.indices, scale, [fan_out], seed=0, weights=weighted.weights)
         sample(np.arange(50), 0)
 
 

@@ -11,10 +11,9 @@ from omegaconf import OmegaConf
 
 from hcm_scale import config as schema
 from hcm_scale.base import names as tables
-from hcm_scale.cli.overrides import compose_config, composing
+from hcm_scale.cli.overrides import compose_config, composing, readable_errors
 from hcm_scale.features import parts, purify
 from hcm_scale.posterior import sgld
-from hcm_scale.sampling import neighbors
 
 ROOT = schema.conf_dir()
 PACKAGE = Path(schema.__file__).parent
@@ -121,7 +120,6 @@ def test_option__is_legal_and_says_only_what_it_changes(word):
     ("known", "table"),
     [
         (sgld.KERNELS, tables.KERNELS),
-        (neighbors.BACKENDS, tables.BACKENDS),
         (purify._DENSE_KERNELS, tables.SIMILARITIES),
         ((*parts._VALUEWISE, "row", parts.NORMAL, parts.AUTO), tables.SCALINGS),
     ],
@@ -195,8 +193,16 @@ def test_inert_options__name_no_place_no_address_and_no_command():
         *(f"graph.{name}" for name in ("seed", "family", "edges_per_node", "num_attributes")),  # of made graphs
         "graph.attributes_dtype",
         "track.to",
-        *("score.copy_to", "world.rendezvous", "data_dir", "run_dir", "share_dir", "trained", "fail_on"),
+        *("score.copy_to", "data_dir", "run_dir", "share_dir", "trained", "fail_on"),
     }
+
+
+@pytest.mark.parametrize("key", ["world.rendezvous", "shards.shard_pairs", "attributes.standardise"])
+def test_option_of_earlier_versions__is_refused_by_one_line_that_says_what_to_do(key):
+    section, name = key.split(".")
+    for use in (lambda: composed(f"{key}=1"), lambda: schema.with_options(schema.Config(), {section: {name: 1}})):
+        with pytest.raises(ValueError, match=f"^'{key}' is no longer an option: [^\n]+$"), readable_errors():
+            use()
 
 
 def test_options__take_no_target():

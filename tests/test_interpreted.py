@@ -5,7 +5,6 @@ Triton decides at its import whether it interprets: one test of the gate starts 
 
 import importlib.util
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +15,6 @@ import torch
 from scipy import sparse
 
 from hcm_scale.base.spmm import gcn_scale, propagate
-from hcm_scale.config import Config, with_options
 from hcm_scale.hops import choose_sources, label_hops
 from hcm_scale.hops.layout import degree_layout
 from hcm_scale.model import HopModel, aggregate, embed_graph
@@ -193,38 +191,6 @@ def test_hops_on_device__are_those_of_the_cores(monkeypatch):
     for block, wanted in zip(blocks, reference, strict=True):
         for name in ("first", "last", "u", "v", "hop", "counts"):
             np.testing.assert_array_equal(getattr(block, name), getattr(wanted, name))
-
-
-@interpreted
-def test_launch_kernels__launches_every_kernel(monkeypatch):
-    from hcm_scale.hops import device as searches
-    from hcm_scale.run import precompile
-
-    small = {"WORDS": 1, "COLUMNS": 64, "CHUNK": 8, "GROUP": 4, "_SHAPES": ((8, 1, 8, 1), (4, 4, 4, 1), (0, 16, 2, 1))}
-    for module, sizes in (
-        (searches, small),
-        (device, {"_LANES": (2, 4, 8)}),
-        (precompile, {"_STAR": 66, "_ALIGNED_OR_NOT": (7,)}),
-    ):
-        for name, value in sizes.items():
-            monkeypatch.setattr(module, name, value)
-    config = with_options(Config(), {"hops.pairs_per_class": 5, "model.width": 16, "model.head_width": 16})
-    kernel_type, launched = type(searches._pull), set()
-
-    def run(kernel, *arguments, launch=kernel_type.run, **options):
-        launched.add(f"{kernel.fn.__module__}.{kernel.fn.__name__}")
-        return launch(kernel, *arguments, **options)
-
-    monkeypatch.setattr(kernel_type, "run", run)
-    precompile.launch_kernels(config, "cpu")
-    sources = {path: path.read_text() for path in PACKAGE.rglob("*.py")}
-    every, text = set(), "".join(sources.values())
-    for path, source in sources.items():
-        module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
-        names = re.findall(r"@jit.*\ndef (\w+)", source)
-        every |= {f"{module}.{name}" for name in names if re.search(rf"\b{name}\[", text)}
-    assert len(every) >= 14
-    assert launched == every
 
 
 def triangle_graphs():

@@ -1,5 +1,6 @@
 """Stages run once, go on where they stopped, and are shared by content."""
 
+import contextlib
 import json
 import multiprocessing
 import re
@@ -17,7 +18,7 @@ sys.path.append(str(Path(__file__).parent))
 from dying import die_at_change
 
 from hcm_scale.base.files import FolderError
-from hcm_scale.run.workspace import Stage, Workspace, begin_run, open_stages
+from hcm_scale.run.workspace import Stage, Workspace, open_stages, stage_keys
 
 
 def write(text: str, calls: list[str]):
@@ -165,10 +166,64 @@ def test_open_stages__gives_those_of_the_last_run_that_still_stand(tmp_path):
     make(Workspace(tmp_path, keys={}), "scores", 2, write("b", []))
     with pytest.raises(ValueError, match=r"lists no graph"):
         open_stages(tmp_path, "graph")
-    begin_run(tmp_path)
-    with pytest.raises(ValueError, match=r"lists no scores"):
-        open_stages(tmp_path, "scores")
-    assert (tmp_path / "scores" / "data").read_text() == "b"
+    assert (open_stages(tmp_path, "scores")[0] / "data").read_text() == "b"
+
+
+def run_stages(run_dir: Path, options: dict[str, int], ends: BaseException | None = None, seen=lambda: None) -> None:
+    """A run of these stages; `ends` is raised in the last, and `seen` called after every stage."""
+    workspace = Workspace(run_dir)
+    with workspace.begin(lambda: (run_dir / "config.json").write_text(json.dumps(options))):
+        for name, value in options.items():
+
+            def fill(folder: Path, name=name, value=value) -> dict:
+                seen()
+                (folder / "data").write_text(str(value))
+                if ends is not None and name == list(options)[-1]:
+                    raise ends
+                return {}
+
+            make(workspace, name, value, fill)
+            seen()
+        workspace.write_list(whole=True)
+
+
+def read_all(run_dir: Path) -> tuple[list[str], dict[str, int]]:
+    folders = open_stages(run_dir, "graph", "purified", "scores")
+    return [(folder / "data").read_text() for folder in folders], json.loads((run_dir / "config.json").read_text())
+
+
+@pytest.mark.parametrize("ends", [KeyboardInterrupt(), MemoryError(), OSError(28, "disk full"), ValueError("no")])
+def test_run__that_ends_before_its_last_stage_hides_nothing_of_the_finished_one(tmp_path, ends):
+    finished = {"graph": 1, "purified": 1, "scores": 1}
+    run_stages(tmp_path, finished)
+    for other in (finished | {"scores": 2}, {"graph": 1, "purified": 3, "scores": 3}, {"graph": 4}):
+        with pytest.raises(type(ends)):
+            run_stages(tmp_path, other, ends)
+        assert read_all(tmp_path) == (["1", "1", "1"], finished)
+    run_stages(tmp_path, finished)
+    assert read_all(tmp_path) == (["1", "1", "1"], finished)
+    assert sorted(path.name for path in (tmp_path / "records").glob("*.before*")) == []
+    run_stages(tmp_path, other := {"graph": 1, "purified": 1, "scores": 5})
+    assert read_all(tmp_path) == (["1", "1", "5"], other)
+    assert not list((tmp_path / "records").glob("*.before*"))
+
+
+def test_reader__sees_the_finished_run_while_another_is_made_and_then_that(tmp_path):
+    seen, finished, other = [], {"graph": 1, "purified": 1, "scores": 1}, {"graph": 1, "purified": 2, "scores": 2}
+    run_stages(tmp_path, finished)
+    run_stages(tmp_path, finished, seen=lambda: seen.append(read_all(tmp_path)))
+    run_stages(tmp_path, other, seen=lambda: seen.append(read_all(tmp_path)))
+    assert seen == [(["1", "1", "1"], finished)] * 8
+    assert read_all(tmp_path) == (["1", "2", "2"], other)
+
+
+def test_first_run__lists_its_stages_as_they_are_made(tmp_path):
+    listed = []
+    stages = {"graph": 1, "purified": 1, "scores": 1}
+    for ends in (KeyboardInterrupt(), None):
+        with contextlib.suppress(KeyboardInterrupt):
+            run_stages(tmp_path, stages, ends, lambda: listed.append(len(stage_keys(tmp_path))))
+    assert listed == [0, 1, 1, 2, 2, 2, 2, 2, 3]
 
 
 def damaged(path: Path) -> None:
@@ -314,7 +369,8 @@ def test_temporary_files_of_killed_runs__go_when_the_next_begins(tmp_path):
     (tmp_path / ".graph.123.new" / "x.npy").write_text("half")
     for name in (".config.json.123.tmp", "records/.graph.json.123.tmp", "notes.tmp", ".hidden"):
         (tmp_path / name).write_text("half")
-    begin_run(tmp_path)
+    with Workspace(tmp_path).begin(lambda: None):
+        pass
     left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
     assert left == [".hidden", "notes.tmp", "records", "stages.json"]
 
@@ -328,8 +384,10 @@ def run_options(run_dir: Path, options: str, moment: int) -> None:
             (folder / name).write_text(options)
         return {}
 
-    begin_run(run_dir)
-    make(Workspace(run_dir, run_dir / "stages" if "shared" in options else None), "graph", options, fill)
+    workspace = Workspace(run_dir, run_dir / "stages" if "shared" in options else None)
+    with workspace.begin(lambda: None):
+        make(workspace, "graph", options, fill)
+        workspace.write_list(whole=True)
 
 
 def run_apart(run_dir: Path, options: str, moment: int = 0) -> int:
@@ -349,6 +407,9 @@ def test_kill__at_any_change_leaves_nothing_that_the_next_run_refuses_or_mixes(t
         run_dir = shutil.copytree(tmp_path / "finished", tmp_path / str(moment))
         code = run_apart(run_dir, killed, moment)
         assert code in (0, -signal.SIGKILL)
+        if "shared" not in killed:  # the run of before is whole, or the new one
+            (folder,) = open_stages(run_dir, "graph")
+            assert {path.read_text() for path in folder.iterdir()} in ({"a"}, {"b"})
         assert run_apart(run_dir, later) == 0
         assert {path.name: path.read_text() for path in (run_dir / "graph").iterdir()} == {"one": later, "two": later}
         assert open_stages(run_dir, "graph") == [(run_dir / "graph").resolve()]

@@ -85,19 +85,19 @@ class _Cache(FunctionCache):
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
         """The compiled code for these types, or None; numba then compiles and saves it."""
-        found = None
+        compiled = None
         try:
-            found = super().load_overload(signature, target_context)
-            if found is not None and found.signature.args != normalize_signature(signature)[0]:
+            compiled = super().load_overload(signature, target_context)
+            if compiled is not None and compiled.signature.args != normalize_signature(signature)[0]:
                 raise ValueError("it is for other types")
         except Exception as error:  # whatever pickle or the linker raises at a damaged file
-            found = None
+            compiled = None
             log.info("a compiled kernel cannot be read, and is compiled again: %s", error)
             with contextlib.suppress(OSError):
                 self.flush()
-        if found is None:
+        if compiled is None:
             _log_compiling()
-        return found
+        return compiled
 
     def save_overload(self, signature: Any, compiled: Any) -> None:
         """Keeps the compiled code, where that is possible."""
@@ -110,11 +110,11 @@ def _log_compiling() -> None:
     folder = kernel_folder()
     kept = "" if folder and PACKAGE in folder.parents else f"; they are kept in {folder}"
     not_kept = "; they cannot be kept, as no folder can be written: set NUMBA_CACHE_DIR to one that can"
-    log.info("compiling kernels, once: about half a minute%s", kept if folder else not_kept)
+    log.info("compiling kernels, once: about a minute%s", kept if folder else not_kept)
 
 
-def _prefetch(typing_context: Any, array: Any, place: Any) -> Any:
-    """Starts loading the cache line that holds element `place` of a contiguous array, counted in one dimension."""
+def _prefetch(typing_context: Any, array: Any, index: Any) -> Any:
+    """Starts loading the cache line that holds element `index` of a contiguous array, counted in one dimension."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
@@ -125,14 +125,14 @@ def _prefetch(typing_context: Any, array: Any, place: Any) -> Any:
         builder.call(function, [pointer, i32(0), i32(3), i32(1)])  # to read, keep near, a data line
         return context.get_dummy_value()
 
-    return types.void(array, place), generate
+    return types.void(array, index), generate
 
 
 prefetch: Any = intrinsic(_prefetch)
 
 
-def _fetch_add(typing_context: Any, array: Any, place: Any, value: Any) -> Any:
-    """Adds `value` to element `place` of a contiguous array of integers and returns what was there before."""
+def _fetch_add(typing_context: Any, array: Any, index: Any, value: Any) -> Any:
+    """Adds `value` to element `index` of a contiguous array of integers and returns what was there before."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
@@ -141,7 +141,7 @@ def _fetch_add(typing_context: Any, array: Any, place: Any, value: Any) -> Any:
 
     if not (isinstance(array, types.Array) and array.layout == "C" and isinstance(array.dtype, types.Integer)):
         raise TypeError(f"fetch_add: {array} is not a contiguous array of integers")
-    return array.dtype(array, place, value), generate
+    return array.dtype(array, index, value), generate
 
 
 fetch_add: Any = intrinsic(_fetch_add)
@@ -171,8 +171,8 @@ def _tile(num_columns: int, relu: bool) -> Any:
             add_product = cgutils.get_or_insert_function(builder.module, kind, name)
             sums = [cgutils.alloca_once_value(builder, zeros) for _ in rows]
 
-            def pointer(array: Any, row: Any, width: Any, place: Any, kind: Any) -> Any:
-                start = builder.gep(array.data, [builder.add(builder.mul(row, width), place)])
+            def pointer(array: Any, row: Any, width: Any, offset: Any, kind: Any) -> Any:
+                start = builder.gep(array.data, [builder.add(builder.mul(row, width), offset)])
                 return builder.bitcast(start, kind.as_pointer())
 
             with cgutils.for_range(builder, builder.udiv(depth, i64(TILE_DEPTH))) as loop:
@@ -180,9 +180,9 @@ def _tile(num_columns: int, relu: bool) -> Any:
                 read = [builder.load(pointer(x, row, depth, begin, deep), align=4) for row in rows]
                 for k in range(TILE_DEPTH):
                     line = builder.load(pointer(weight, builder.add(begin, i64(k)), width, column, wide), align=4)
-                    for part, total in zip(read, sums, strict=True):
+                    for loaded, total in zip(read, sums, strict=True):
                         lane = ir.Constant(everywhere, [k] * num_columns)
-                        factor = builder.shuffle_vector(part, ir.Constant(deep, ir.Undefined), lane)
+                        factor = builder.shuffle_vector(loaded, ir.Constant(deep, ir.Undefined), lane)
                         builder.store(builder.call(add_product, [factor, line, builder.load(total)]), total)
             offset = builder.load(pointer(bias, i64(0), width, column, wide), align=4)
             for row, total in zip(rows, sums, strict=True):

@@ -1,4 +1,4 @@
-"""The folder in which compiled kernels are cached, and processes that fill it beside a run that finds it empty.
+"""The folder in which compiled kernels are cached.
 
 numba writes the files (`base/jit.py`). The folder's name decides when they are out of date:
 
@@ -14,18 +14,14 @@ that cannot be written serves too if all kernels are there already, as in an ima
 Compiled code is a pickle, which can run anything: folders that everybody can write, or that belong to somebody other
 than this user, root and the owner of the sources, are not used.
 
-Triton keeps what it compiles for GPUs in a folder of its own; here a file says that it was done.
-
-This module imports neither numba nor numpy, so that the command line can start the other process first.
+Triton keeps what it compiles for GPUs in a folder of its own. This module imports neither numba nor numpy.
 """
 
-import atexit
 import contextlib
 import functools
 import os
 import shutil
 import stat
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -33,7 +29,6 @@ from importlib.metadata import version
 from pathlib import Path
 
 from hcm_scale.base.files import hash_file, hash_value
-from hcm_scale.base.threads import num_cores
 
 PACKAGE = Path(__file__).resolve().parents[1]
 _MANY = 60  # kernels compiled: a default run needs about a hundred, other commands a few
@@ -50,17 +45,13 @@ _WITHOUT_KERNELS = (
     "stages",
     "sweep",
 )
-_PRECOMPILE = (
-    "from hcm_scale.base.signals import end_with_parent; end_with_parent();"
-    "from hcm_scale.run.precompile import main; main()"
-)
 
 
 @functools.cache
 def kernel_folder() -> Path | None:
     """The folder of compiled kernels, which is made if needed; None if no folder can be written."""
-    place = str(PACKAGE), sys.implementation.cache_tag, os.environ.get("NUMBA_BOUNDSCHECK", "")
-    variant = hash_value(place)[:8]
+    identity = str(PACKAGE), sys.implementation.cache_tag, os.environ.get("NUMBA_BOUNDSCHECK", "")
+    variant = hash_value(identity)[:8]
     name = f"hcm_scale-{variant}-{_digest()}"
     for parent in _parents():
         folder = parent / name
@@ -87,37 +78,6 @@ def num_compiled(folder: Path) -> int:
     return sum(1 for _ in folder.glob("*.nbi"))
 
 
-def gpu_mark() -> Path | None:
-    """The file that is there when the kernels for GPUs are compiled; None if it cannot be written."""
-    folder = kernel_folder()
-    return None if folder is None else folder / f"torch-{version('torch')}.gpu"
-
-
-@functools.cache
-def start_precompiling(place: str = "cores") -> "subprocess.Popen[bytes] | None":
-    """Starts a process that compiles all kernels, for `cores` or for a `gpu`, unless they are compiled, cannot be kept,
-    or there is one core only.
-
-    numba compiles under one lock and holds the GIL, so a thread would gain nothing. The process for cores goes through
-    the stages from the last to the first and meets the run half way. Both end with the run, or with the thread that
-    started them, and the run depends on neither.
-    """
-    mark = gpu_mark()
-    if mark is None or (mark.exists() if place == "gpu" else is_compiled()) or num_cores() < 2:
-        return None
-    scratch = tempfile.TemporaryDirectory(prefix="hcm-scale-precompile-")
-    command, none = [sys.executable, "-c", _PRECOMPILE, scratch.name, place], subprocess.DEVNULL
-    process = subprocess.Popen(command, stdin=none, stdout=none, stderr=none, start_new_session=True)
-
-    def stop() -> None:
-        process.kill()
-        process.wait()
-        scratch.cleanup()
-
-    atexit.register(stop)
-    return process
-
-
 def _parents() -> Iterator[Path]:
     if given := os.environ.get("NUMBA_CACHE_DIR"):
         yield Path(given).resolve()
@@ -131,13 +91,13 @@ def _parents() -> Iterator[Path]:
 def _is_trusted(folder: Path) -> bool:
     """Whether a folder exists into which nobody else can put code; the sticky bit of /tmp keeps others out."""
     try:
-        found = folder.lstat()
+        status = folder.lstat()
     except OSError:
         return False
-    if not stat.S_ISDIR(found.st_mode) or not hasattr(os, "getuid"):
-        return stat.S_ISDIR(found.st_mode)
-    is_open = found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX
-    return not is_open and found.st_uid in {os.getuid(), 0, PACKAGE.stat().st_uid}
+    if not stat.S_ISDIR(status.st_mode) or not hasattr(os, "getuid"):
+        return stat.S_ISDIR(status.st_mode)
+    is_open = status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX
+    return not is_open and status.st_uid in {os.getuid(), 0, PACKAGE.stat().st_uid}
 
 
 def kernel_sources() -> list[str]:

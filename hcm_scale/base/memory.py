@@ -30,13 +30,13 @@ from typing import NamedTuple, TypeVar
 
 import psutil
 
+from hcm_scale.base import cgroups
+
 try:
     import resource
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
-_CGROUPS = Path("/sys/fs/cgroup")
-_OWN_CGROUPS = Path("/proc/self/cgroup")
 _STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 _UNBOUNDED = 1 << 60  # version 1 writes "no limit" as a huge number
@@ -95,36 +95,20 @@ def _status_bytes(name: str) -> int:
     return 0
 
 
-def cgroup_limits(own: Path = _OWN_CGROUPS, root: Path = _CGROUPS) -> Iterator[tuple[int, int]]:
-    """(limit, used), in bytes, of every cgroup with a limit that this process is in, whichever the version."""
-    try:
-        lines = own.read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            yield from _limits(root, path, "memory.max", "memory.current", "")
-        elif "memory" in controllers.split(","):
-            names = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"
-            yield from _limits(root / "memory", path, *names)
-
-
-def _limits(mount: Path, path: str, limit: str, used: str, prefix: str) -> Iterator[tuple[int, int]]:
-    """Limits of the group at `path` and of those above it; in a container the mount itself may be the group.
+def cgroup_limits(own: Path = cgroups.OWN, root: Path = cgroups.ROOT) -> Iterator[tuple[int, int]]:
+    """(limit, used), in bytes, of every cgroup with a limit that this process is in, whichever the version.
 
     Both lists of file pages are reclaimed before the group is refused memory; tmpfs is in neither.
     """
-    group = mount / path.lstrip("/")
-    for place in (group, *group.parents):
+    for folder, version in cgroups.own_groups("memory", own, root):
+        names = ("memory.max", "memory.current") if version == 2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
         with contextlib.suppress(OSError, ValueError):  # no such group, or "max"
-            bytes_allowed, bytes_used = int((place / limit).read_text()), int((place / used).read_text())
-            counts = dict(entry.split() for entry in (place / "memory.stat").read_text().splitlines())
-            if bytes_allowed < _UNBOUNDED:
+            limit, used = (int((folder / name).read_text()) for name in names)
+            counts = dict(entry.split() for entry in (folder / "memory.stat").read_text().splitlines())
+            if limit < _UNBOUNDED:
+                prefix = "" if version == 2 else "total_"
                 cached = sum(int(counts.get(f"{prefix}{kind}", 0)) for kind in ("active_file", "inactive_file"))
-                yield bytes_allowed, max(0, bytes_used - cached)
-        if place == mount:
-            return
+                yield limit, max(0, used - cached)
 
 
 class Need(NamedTuple):

@@ -13,6 +13,7 @@ numba, numpy and torch are imported where they are used: the command line starts
 import contextlib
 import contextvars
 import itertools
+import math
 import os
 import sys
 import threading
@@ -20,6 +21,8 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from hcm_scale.base.cgroups import cpu_quota
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,8 +36,10 @@ _cancelled: contextvars.ContextVar[threading.Event | None] = contextvars.Context
 
 
 def num_cores() -> int:
-    """Cores that this process may use; macOS and Windows only say how many the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Cores that this process may use, by its affinity and the quota of its container, where the system says so."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = cpu_quota()
+    return usable if quota is None else max(1, min(usable, math.ceil(quota)))
 
 
 def run_in_threads(num_tasks: int, kernel: Callable[..., Any], *arguments: Any) -> None:
@@ -42,9 +47,9 @@ def run_in_threads(num_tasks: int, kernel: Callable[..., Any], *arguments: Any) 
     import numba
 
     threads = min(numba.get_num_threads(), num_tasks)
-    parts = max(1, min(num_tasks, threads * _PARTS_PER_THREAD))
-    bounds = [num_tasks * i // parts for i in range(parts + 1)]
-    share_parts(threads, itertools.pairwise(bounds), lambda _, part: kernel(part, *arguments))
+    num_ranges = max(1, min(num_tasks, threads * _PARTS_PER_THREAD))
+    bounds = [num_tasks * i // num_ranges for i in range(num_ranges + 1)]
+    share_parts(threads, itertools.pairwise(bounds), lambda _, tasks: kernel(tasks, *arguments))
 
 
 def run_in_slices(length: int, work: Callable[[slice], Any], size: int = _SLICE) -> None:
@@ -60,11 +65,11 @@ def map_slices(length: int, work: Callable[[slice], Result], size: int = _SLICE)
     """
     import numba
 
-    parts = [slice(first, min(first + size, length)) for first in range(0, length, size)]
-    found: dict[int, Result] = {}
-    threads = min(numba.get_num_threads(), len(parts))
-    share_parts(threads, parts, lambda _, part: found.__setitem__(part.start, work(part)))
-    return [found[part.start] for part in parts]
+    chunks = [slice(first, min(first + size, length)) for first in range(0, length, size)]
+    results: dict[int, Result] = {}
+    threads = min(numba.get_num_threads(), len(chunks))
+    share_parts(threads, chunks, lambda _, chunk: results.__setitem__(chunk.start, work(chunk)))
+    return [results[chunk.start] for chunk in chunks]
 
 
 def positions_where(length: int, mask: "Callable[[slice], NDArray[Any]]") -> "NDArray[np.int64]":
@@ -76,13 +81,13 @@ def positions_where(length: int, mask: "Callable[[slice], NDArray[Any]]") -> "ND
     """
     import numpy as np
 
-    found = map_slices(length, lambda part: part.start + np.flatnonzero(mask(part)))
-    return np.concatenate([np.empty(0, np.int64), *found])
+    positions = map_slices(length, lambda chunk: chunk.start + np.flatnonzero(mask(chunk)))
+    return np.concatenate([np.empty(0, np.int64), *positions])
 
 
-def map_in_order(num_threads: int, parts: Iterable[Part], work: Callable[[Part], Result]) -> Generator[Result]:
+def map_in_order(num_threads: int, items: Iterable[Part], work: Callable[[Part], Result]) -> Generator[Result]:
     """work(part) for every part, in order, while threads work on as many of the next parts as they are."""
-    return prefetch(parts, work, depth=num_threads, workers=num_threads)
+    return prefetch(items, work, depth=num_threads, workers=num_threads)
 
 
 def prefetch(
@@ -122,7 +127,7 @@ def prefetch(
             waiting.close()
 
 
-def share_parts(num_threads: int, parts: Iterable[Part], work: Callable[[int, Part], Any]) -> None:
+def share_parts(num_threads: int, items: Iterable[Part], work: Callable[[int, Part], Any]) -> None:
     """Calls work(thread, part) for every part; thread 0 is this one. The first error is raised here.
 
     >>> made = []
@@ -130,15 +135,15 @@ def share_parts(num_threads: int, parts: Iterable[Part], work: Callable[[int, Pa
     >>> sorted(made)
     ['a', 'b', 'c']
     """
-    waiting = iter(list(parts))
+    waiting = iter(list(items))
     errors: list[BaseException] = []
 
     def run(thread: int) -> None:
         try:
-            for part in waiting:
+            for item in waiting:
                 if errors:
                     return
-                work(thread, part)
+                work(thread, item)
         except BaseException as error:
             errors.append(error)
 

@@ -151,7 +151,6 @@ EXTRAS = {  # the extra that brings it: (a module of it, what it is for)
     "plots": ("matplotlib", "figures of sweeps"),
     "tune": ("optuna", "sweep=optuna"),
     "sweeps": ("submitit", "sweeps on SLURM and in parallel"),
-    "sparse": ("torch_sparse", "sampling.backend=torch_sparse"),
     "excel": ("xlsxwriter", "exports as .xlsx"),
 }
 _GIB = 2**30
@@ -162,7 +161,7 @@ def doctor(arguments: list[str]) -> str:
     Parser("doctor", doctor.__doc__).parse_args(arguments)
     from hcm_scale.base.kernel_cache import is_compiled
 
-    kernels = "compiled" if is_compiled() else "not compiled: hcm-scale warm, about half a minute"
+    kernels = "compiled" if is_compiled() else "not compiled: hcm-scale warm, about a minute"
     parts = {"versions": _versions(), "machine": _machine(), "GPU": _gpus(), "kernels": [kernels]}
     parts["optional"] = []
     for extra, (module, use) in EXTRAS.items():
@@ -468,7 +467,7 @@ def serve_page(arguments: list[str]) -> str:
 def precompile(arguments: list[str]) -> str:
     """Compiles what the first run would otherwise wait for: `hcm-scale warm`, once after an installation."""
     Parser("warm", precompile.__doc__).parse_args(arguments)
-    from hcm_scale.run.precompile import warm
+    from hcm_scale.run.warm import warm
 
     return warm()
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hcm_scale import __version__
-from hcm_scale.base import console, kernel_cache, remote, signals
+from hcm_scale.base import console, remote, signals
 from hcm_scale.cli import errors, help
 from hcm_scale.config import Config, conf_dir
 
@@ -194,8 +194,6 @@ def _work(request: "Request", config: Config, is_sweep: bool = False) -> None:
     command = request.command
     check_start()
     with raising_out_of_memory(command):
-        if command not in help.READING and config.world.memory_gib is None:  # it would take half a GiB beside the run
-            kernel_cache.start_precompiling()
         pipeline, launch, run = _import_pipeline()
         if command == "explain":
             _show(run(config.run_dir).explained_text(request.nodes, request.edges))

@@ -25,49 +25,34 @@ from hcm_scale.graph import Graph
 
 KIND = "hcm_scale propagated features"
 FORMAT = 1
-CHUNK_ROWS = 1 << 17  # ranks take ranges of so many rows
 _ROWS_AT_ONCE = 1 << 20
 
 
 def propagate_features(structure: Graph, x: NDArray[np.float32], out: Path) -> NDArray[np.float32]:
     """Writes Â x into the folder `out` and maps it, (n, q), read-only; x is (n, q), in memory or mapped."""
-    check_propagated(structure, x)
-    out.mkdir(parents=True, exist_ok=True)
-    write_rows(structure, x, out / "x.npy", 0, len(x))
-    seal_propagated(out, x.shape)
-    return open_propagated(out)
-
-
-def check_propagated(structure: Graph, x: NDArray[np.float32]) -> None:
-    """Refuses features of another graph."""
     if x.ndim != 2 or x.dtype != np.float32 or len(x) != structure.num_nodes:
         raise ValueError(
             f"features are {x.dtype} of shape {x.shape}; this graph needs an array of float32 with "
             f"{structure.num_nodes} rows"
         )
-
-
-def seal_propagated(out: Path, shape: tuple[int, ...]) -> None:
-    files.write_manifest(out, KIND, FORMAT, {"shape": list(shape)})
+    out.mkdir(parents=True, exist_ok=True)
+    weights = gcn_weights(structure.indptr, structure.weights)
+    target = create_npy(out / "x.npy", np.float32, x.shape)
+    with Progress(len(x), "row", "propagate") as progress:
+        for first in range(0, len(x), _ROWS_AT_ONCE):
+            chunk = target[first : first + _ROWS_AT_ONCE].view(np.ndarray)
+            run_in_threads(len(chunk), gcn_rows, structure.indptr, structure.indices, weights, x, first, chunk)
+            run_in_slices(len(chunk), partial(_check_finite, chunk, first), size=1 << 15)
+            progress.update(len(chunk))
+    target.flush()
+    files.write_manifest(out, KIND, FORMAT, {"shape": list(x.shape)})
+    return open_propagated(out)
 
 
 def open_propagated(folder: Path, shape: tuple[int | None, ...] = (None, None)) -> NDArray[np.float32]:
     """A finished folder, whoever wrote it; FolderError unless it has finite numbers of this shape."""
     files.read_manifest(folder, KIND, FORMAT)
     return open_array(folder / "x.npy", np.float32, shape, legal=FINITE)
-
-
-def write_rows(structure: Graph, x: NDArray[np.float32], path: Path, start: int, stop: int) -> None:
-    """Writes the rows start .. stop - 1 of Â x as a new .npy file."""
-    weights = gcn_weights(structure.indptr, structure.weights)
-    target = create_npy(path, np.float32, (stop - start, x.shape[1]))
-    with Progress(stop - start, "row", "propagate") as progress:
-        for first in range(start, stop, _ROWS_AT_ONCE):
-            chunk = target[first - start : first - start + _ROWS_AT_ONCE].view(np.ndarray)
-            run_in_threads(len(chunk), gcn_rows, structure.indptr, structure.indices, weights, x, first, chunk)
-            run_in_slices(len(chunk), partial(_check_finite, chunk, first), size=1 << 15)
-            progress.update(len(chunk))
-    target.flush()
 
 
 def _check_finite(chunk: NDArray[np.float32], first: int, part: slice) -> None:

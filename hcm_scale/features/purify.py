@@ -86,11 +86,8 @@ def edge_similarity(
     similarity: str,
     *,
     directed: bool = False,
-    share: tuple[int, int] = (0, 1),
 ) -> NDArray[np.float32]:
     """The similarity of every edge's two ends, f32 (num_edges,), in edge order.
-
-    With `share` = (i, k) only of the i-th of k consecutive runs of edges.
 
     >>> x = np.array([[0, 0], [3, 4]], np.float32)
     >>> edge_similarity(np.array([0, 1, 2]), np.array([1, 0], np.int32), x, "euclidean").tolist()
@@ -98,11 +95,9 @@ def edge_similarity(
     """
     assert x.shape[0] == len(indptr) - 1
     spans = _edge_spans(indptr, indices, directed)
-    first, last = (_NUM_TASKS * at // share[1] for at in (share[0], share[0] + 1))
     if similarity not in SIMILARITIES:
-        borders = np.searchsorted(spans.offsets, [spans.offsets[-1] * task // _NUM_TASKS for task in (first, last)])
-        return _own_similarity(similarity, spans, indices, x, *spans.offsets[borders].tolist())
-    out = np.empty(spans.offsets[-1], np.float32)  # pages that are not written to take no memory
+        return _own_similarity(similarity, spans, indices, x)
+    out = np.empty(spans.offsets[-1], np.float32)
     if isinstance(x, SparseRows):
         data = x.data if similarity != "jaccard" else (x.data != 0).astype(np.float32)
         squares = np.empty(x.shape[0], np.float64)
@@ -112,19 +107,16 @@ def edge_similarity(
         arguments: Any = spans, indices, attributes, SIMILARITIES.index(similarity), out
     else:
         fill, arguments = _DENSE_KERNELS[similarity], (*spans, indices, np.ascontiguousarray(x, np.float32), out)
-    run_in_threads(last - first, lambda part: fill((part[0] + first, part[1] + first), *arguments))
-    borders = np.searchsorted(spans.offsets, [len(out) * task // _NUM_TASKS for task in (first, last)])
-    return out[slice(*spans.offsets[borders])]
+    run_in_threads(_NUM_TASKS, fill, *arguments)
+    return out
 
 
-def _own_similarity(
-    name: str, spans: EdgeSpans, indices: NDArray[Any], x: Attributes, first: int, last: int
-) -> NDArray[np.float32]:
-    """Similarities of the edges first .. last - 1 by a plug-in, a function of both ends' rows, (k, q) each, to (k,)."""
+def _own_similarity(name: str, spans: EdgeSpans, indices: NDArray[Any], x: Attributes) -> NDArray[np.float32]:
+    """Similarities of the edges by a plug-in, a function of both ends' rows, (k, q) each, to (k,)."""
     measure, said = plugins.load("similarities", name), f"purify.similarity={name.partition('@')[0]}"
-    out = np.empty(last - first, np.float32)
-    for begin in range(first, last, _OWN_EDGES):
-        edges = np.arange(begin, min(begin + _OWN_EDGES, last))
+    out = np.empty(spans.offsets[-1], np.float32)
+    for begin in range(0, len(out), _OWN_EDGES):
+        edges = np.arange(begin, min(begin + _OWN_EDGES, len(out)))
         u = np.searchsorted(spans.offsets, edges, side="right") - 1
         v = indices[edges - spans.offsets[u] + spans.starts[u]]
         rows = [x.csr()[end].toarray() if isinstance(x, SparseRows) else np.asarray(x)[end] for end in (u, v)]
@@ -133,7 +125,7 @@ def _own_similarity(
             raise ValueError(
                 f"{said} must return a finite number of each of {len(edges)} edges, {edges.shape}, not {found.shape}"
             )
-        out[edges - first] = found
+        out[edges] = found
     return out
 
 
@@ -292,18 +284,17 @@ def find_dropped(
     similarity: str,
     ratio: float,
     before: dict[str, Any] | None = None,
-    measure: Callable[..., NDArray[np.float32]] = edge_similarity,
 ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
     """Which entries of the graph's CSR go, a bit each as `mark_dropped` sets them, and what was decided.
 
-    `before` is what another purification decided. `measure` finds the similarities, as `edge_similarity` does.
+    `before` is what another purification decided.
     """
     if before is not None:
-        return _find_dropped_like(graph, x, before, measure)
+        return _find_dropped_like(graph, x, before)
     num_dropped = num_least_similar(graph, ratio)
     keep, threshold, share, spread = None, None, 0.0, {}
     if num_dropped:
-        values = measure(graph.indptr, graph.indices, x, similarity, directed=graph.directed)
+        values = edge_similarity(graph.indptr, graph.indices, x, similarity, directed=graph.directed)
         if graph.weights is not None:
             spread = {"spread": float(np.std(values, dtype=np.float64))}
             values += _weight_bonus(graph, **spread)
@@ -326,14 +317,12 @@ def num_least_similar(graph: Graph, ratio: float) -> int:
     return math.floor(Fraction(str(float(ratio))) * graph.num_edges)
 
 
-def _find_dropped_like(
-    graph: Graph, x: Attributes, before: dict[str, Any], measure: Callable[..., NDArray[np.float32]]
-) -> tuple[NDArray[np.uint8], dict[str, Any]]:
+def _find_dropped_like(graph: Graph, x: Attributes, before: dict[str, Any]) -> tuple[NDArray[np.uint8], dict[str, Any]]:
     """The edges below the threshold of an earlier purification, and its share of those at it."""
     info = before | {"num_edges_before": graph.num_edges, "num_edges_dropped": 0}
     if before["threshold"] is None:
         return _marks(graph, None), info
-    values = measure(graph.indptr, graph.indices, x, before["similarity"], directed=graph.directed)
+    values = edge_similarity(graph.indptr, graph.indices, x, before["similarity"], directed=graph.directed)
     if graph.weights is not None:
         values += _weight_bonus(graph, before["spread"])
     keep, at = values >= before["threshold"], np.flatnonzero(values == before["threshold"])

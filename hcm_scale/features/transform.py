@@ -72,8 +72,6 @@ def transform(
     check_scale(x, scale, columns)
     record: dict[str, Any] = {"scale": scale, "pca": pca, "standardise": standardise}
     if scale == AUTO:
-        if not standardise:
-            log.warning("attributes.standardise=False has no effect: attributes.scale=auto decides column by column")
         parts, names, decided = fit_automatic(x, pca, columns, ends)
         return Features(apply_parts(parts, x), names, record | decided, FittedTransform(parts, columns, _means(x)))
     means, components = _means(x), None

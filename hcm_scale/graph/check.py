@@ -138,9 +138,9 @@ def _row_of(indptr: NDArray[np.int64], at: int) -> int:
     return int(np.searchsorted(indptr, at, side="right")) - 1
 
 
-def _first(places: Sequence[int]) -> int:
+def _first(positions: Sequence[int]) -> int:
     """The first place of a fault that parts of an array have, -1 where none has."""
-    return next((at for at in places if at >= 0), -1)
+    return next((at for at in positions if at >= 0), -1)
 
 
 def _first_fall(indptr: NDArray[np.int64]) -> int:

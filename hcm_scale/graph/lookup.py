@@ -61,9 +61,9 @@ def first_entries(indptr: NDArray[np.int64], indices: NDArray[Any], directed: bo
 
 
 @kernel
-def first_above(part, indptr, indices, starts):
+def first_above(tasks, indptr, indices, starts):
     """starts[u] = the first entry of row u with column > u."""
-    for u in range(part[0], part[1]):
+    for u in range(tasks[0], tasks[1]):
         low, high = indptr[u], indptr[u + 1]
         while low < high:
             middle = (low + high) // 2

@@ -101,18 +101,18 @@ class NodeTypes:
         [1, 0, 255, 1]
         """
         is_arrow = isinstance(values, pa.ChunkedArray)
-        found = values if is_arrow else pa.chunked_array([pa.array(values, from_pandas=True)])
-        if not pa.types.is_dictionary(found.type):
-            found = found.cast(pa.large_string()).dictionary_encode()
-        found = found.unify_dictionaries().combine_chunks()
-        names = found.dictionary.cast(pa.large_string()).to_pylist()
+        encoded = values if is_arrow else pa.chunked_array([pa.array(values, from_pandas=True)])
+        if not pa.types.is_dictionary(encoded.type):
+            encoded = encoded.cast(pa.large_string()).dictionary_encode()
+        encoded = encoded.unify_dictionaries().combine_chunks()
+        names = encoded.dictionary.cast(pa.large_string()).to_pylist()
         if len(names) > MAX_TYPES:
             shown = f"{len(names):,} values, {', '.join(map(repr, names[:3]))}, ..."
             raise ValueError(f"{what} has {shown}; legal are up to {MAX_TYPES} types of nodes")
-        place = np.full(len(names) + 1, NO_TYPE, np.uint8)
-        place[np.argsort(names)] = np.arange(len(names))
-        codes = place[found.indices.fill_null(len(names)).to_numpy(zero_copy_only=False)]
-        return NodeTypes(codes, tuple(sorted(names))) if len(names) + bool(found.null_count) > 1 else None
+        code_of = np.full(len(names) + 1, NO_TYPE, np.uint8)
+        code_of[np.argsort(names)] = np.arange(len(names))
+        codes = code_of[encoded.indices.fill_null(len(names)).to_numpy(zero_copy_only=False)]
+        return NodeTypes(codes, tuple(sorted(names))) if len(names) + bool(encoded.null_count) > 1 else None
 
     def encode(self, codes: NDArray[np.uint8]) -> pa.DictionaryArray:
         """The names of such codes, null for none."""
@@ -254,15 +254,15 @@ class Graph:
 
 def _arrays(graph: Graph) -> dict[str, NDArray[Any]]:
     """The files of a graph, by name, in a fixed order."""
-    found: dict[str, NDArray[Any] | None] = {"indptr": graph.indptr, "indices": graph.indices}
-    found |= {"edge_types": graph.edge_types, "weights": graph.weights}
+    arrays: dict[str, NDArray[Any] | None] = {"indptr": graph.indptr, "indices": graph.indices}
+    arrays |= {"edge_types": graph.edge_types, "weights": graph.weights}
     if isinstance(graph.x, SparseRows):
-        found |= {"x_indptr": graph.x.indptr, "x_indices": graph.x.indices, "x_data": graph.x.data}
+        arrays |= {"x_indptr": graph.x.indptr, "x_indices": graph.x.indices, "x_data": graph.x.data}
     else:
-        found["x"] = graph.x
-    found |= {"y": graph.y, "kind": graph.kind, **({} if graph.ids is None else id_arrays(graph.ids))}
-    found |= {} if graph.node_types is None else type_arrays(graph.node_types)
-    return {name: array for name, array in found.items() if array is not None}
+        arrays["x"] = graph.x
+    arrays |= {"y": graph.y, "kind": graph.kind, **({} if graph.ids is None else id_arrays(graph.ids))}
+    arrays |= {} if graph.node_types is None else type_arrays(graph.node_types)
+    return {name: array for name, array in arrays.items() if array is not None}
 
 
 def id_arrays(ids: pa.Array) -> dict[str, NDArray[Any]]:
@@ -285,8 +285,8 @@ def text_buffers(texts: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.uint8]]
     _, offsets, data = texts.buffers()
     if offsets is None or not len(texts):
         return np.zeros(1, np.int64), np.zeros(0, np.uint8)
-    places = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
-    return places, np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
+    borders = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    return borders, np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
 
 
 def _hash_as_npy(array: NDArray[Any]) -> str:

@@ -109,7 +109,7 @@ def measure(model: nn.Module, batch: Any) -> Measured:
     """Loss, gradient and counts of a batch, without waiting for the device; pairs of hop -100 are padding."""
     logits = model(batch)
     loss = functional.cross_entropy(logits, batch.hop)
-    gradient = torch.cat([part.reshape(-1) for part in torch.autograd.grad(loss, list(model.parameters()))])
+    gradient = torch.cat([piece.reshape(-1) for piece in torch.autograd.grad(loss, list(model.parameters()))])
     logits = logits.detach()
     of_class = batch.hop[:, None] == torch.arange(logits.shape[1], device=batch.hop.device)
     hits = of_class & (logits.argmax(1) == batch.hop)[:, None]
@@ -236,8 +236,8 @@ def _whole_batch(sum_ranks: SumRanks, gradient: Tensor, loss: Tensor, correct: T
     >>> _whole_batch(lambda v: v + torch.tensor([9.0, 6, 1, 3]), *map(torch.tensor, ([1.0], 2.0, [1.0], [1.0])))
     Measured(gradient=tensor([2.5000]), loss=tensor(2.), correct=tensor([2.]), seen=tensor([4.]))
     """
-    parts = [gradient * seen.sum(), (loss * seen.sum()).reshape(1), correct, seen]
-    gradient, loss, correct, seen = sum_ranks(torch.cat(parts)).split([len(part) for part in parts])
+    pieces = [gradient * seen.sum(), (loss * seen.sum()).reshape(1), correct, seen]
+    gradient, loss, correct, seen = sum_ranks(torch.cat(pieces)).split([len(piece) for piece in pieces])
     return Measured(gradient / seen.sum(), loss[0] / seen.sum(), correct, seen)
 
 

@@ -120,13 +120,13 @@ def _check_header(path: Path, shapes: dict[str, tuple[int, ...]]) -> None:
     try:
         with safe_open(path, "pt") as file:
             names: list[str] = file.keys()
-            parts = {name: file.get_slice(name) for name in names}
-            found = {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in parts.items()}
+            tensors = {name: file.get_slice(name) for name in names}
+            stored = {name: (tensor.get_dtype(), tuple(tensor.get_shape())) for name, tensor in tensors.items()}
     except SafetensorError as error:
         raise files.FolderError(f"{path} is damaged: {error}") from error
-    for name in sorted(found.keys() | shapes.keys()):
-        if found.get(name) != ("F32", shapes.get(name)):
-            has, wanted = found.get(name, "missing"), shapes.get(name, "no such parameter")
+    for name in sorted(stored.keys() | shapes.keys()):
+        if stored.get(name) != ("F32", shapes.get(name)):
+            has, wanted = stored.get(name, "missing"), shapes.get(name, "no such parameter")
             raise files.FolderError(f"{path} is not of the model in its manifest: {name} is {has}, not F32 {wanted}")
 
 

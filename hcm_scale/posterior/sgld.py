@@ -18,14 +18,11 @@ keep what they need in `state`, a dict of vectors like w. Memory: w, g, the nois
 
 Step size and kept samples are functions of the step t, so there is nothing to resume:
 
-| schedule   | eps_t                                                   | kept after burn-in                      |
-|------------|---------------------------------------------------------|-----------------------------------------|
-| constant   | eps_0                                                   | every `thin_steps` steps                |
-| polynomial | a (b + t)^-gamma, a such that it starts at eps_0        | every `thin_steps` steps                |
-| cyclical   | eps_0 / 2 (1 + cos(pi r)), r from 0 to 1 within a cycle | at the end of every `cycle_steps` steps |
+    constant      eps_0
+    polynomial    a (b + t)^-gamma, a such that it starts at eps_0
 
 The polynomial satisfies the conditions of convergence (steps sum to infinity, their squares do not) for gamma in
-(0.5, 1]. A cycle ends where its step is smallest, and there its sample is taken (Zhang et al. 2020).
+(0.5, 1]. After burn-in every `thin_steps`-th state is kept.
 """
 
 import math
@@ -38,6 +35,7 @@ from torch import Tensor
 from hcm_scale.base.rng import key
 
 LEAST_BURN_IN, MOST_BURN_IN = 100, 200  # steps, where epochs decide (docs/lab/detector.md)
+_DECAY_OFFSET, _DECAY_POWER = 100.0, 0.55  # b and gamma of the polynomial
 _NOISE = 0x5617D  # separates the noise from other draws of the same seed
 
 State = dict[str, Tensor]
@@ -73,13 +71,13 @@ def step_(
         w.add_(noise, alpha=math.sqrt(step_size * temperature * metric))
 
 
-def noise_at(seed: int, t: int, like: Tensor) -> Tensor:
+def noise_at(seed: int, t: int, reference: Tensor) -> Tensor:
     """Standard normals for step t, a function of (seed, t): equal on every rank, on devices of the same kind.
 
     A CPU and a GPU draw different ones: drawing on the CPU for both would make a GPU wait at every step.
     """
-    generator = torch.Generator(like.device).manual_seed(key(seed, _NOISE, t))
-    return torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device)
+    generator = torch.Generator(reference.device).manual_seed(key(seed, _NOISE, t))
+    return torch.randn(reference.shape, generator=generator, dtype=reference.dtype, device=reference.device)
 
 
 def sgld(g: Tensor, state: State, t: int) -> tuple[Tensor, float]:
@@ -114,18 +112,15 @@ def _running_mean(state: State, name: str, value: Tensor, t: int, decay: float) 
 
 @dataclass(frozen=True)
 class ChainPlan:
-    """A chain from its first step to its last: `burn_in_steps`, then `num_samples` samples, `spacing` steps apart.
+    """A chain from its first step to its last: `burn_in_steps`, then `num_samples` samples, `thin_steps` steps apart.
 
-    >>> plan = ChainPlan("constant", 0.01, 100.0, 0.55, cycle_steps=200, burn_in_steps=10, num_samples=2, thin_steps=5)
+    >>> plan = ChainPlan("constant", 0.01, burn_in_steps=10, num_samples=2, thin_steps=5)
     >>> plan.num_steps, [t for t in range(plan.num_steps) if plan.keeps(t)]
     (20, [14, 19])
     """
 
     schedule: str
     step_size: float
-    decay_offset: float  # b of the polynomial
-    decay_power: float  # gamma
-    cycle_steps: int
     burn_in_steps: int
     num_samples: int  # the most, where `stop_correlation` may end the chain sooner
     thin_steps: int
@@ -140,22 +135,13 @@ class ChainPlan:
         return replace(self, burn_in_steps=min(self.burn_in_steps, enough), burn_in_epochs=None)
 
     @property
-    def spacing(self) -> int:
-        """Steps from one sample to the next."""
-        return self.cycle_steps if self.schedule == "cyclical" else self.thin_steps
-
-    @property
     def num_steps(self) -> int:
-        return self.burn_in_steps + self.spacing * self.num_samples
+        return self.burn_in_steps + self.thin_steps * self.num_samples
 
     def step_size_at(self, t: int) -> float:
         """Step size eps_t for t = 0, 1, ..."""
         if self.schedule == "polynomial":
-            a = self.step_size * self.decay_offset**self.decay_power
-            return a * (self.decay_offset + t) ** -self.decay_power
-        if self.schedule == "cyclical":
-            step = (t - self.burn_in_steps) % self.cycle_steps
-            return self.step_size / 2 * (1 + math.cos(math.pi * step / self.cycle_steps))
+            return self.step_size * _DECAY_OFFSET**_DECAY_POWER * (_DECAY_OFFSET + t) ** -_DECAY_POWER
         return self.step_size
 
     def keeps(self, t: int) -> bool:
@@ -164,4 +150,4 @@ class ChainPlan:
 
     def num_kept(self, num_done: int) -> int:
         """Number of samples that the first `num_done` steps give."""
-        return max(num_done - self.burn_in_steps, 0) // self.spacing
+        return max(num_done - self.burn_in_steps, 0) // self.thin_steps

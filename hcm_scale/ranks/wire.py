@@ -17,14 +17,12 @@ socket for each other rank, one round trip per barrier.
 import contextlib
 import hmac
 import json
-import os
 import selectors
 import socket
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 _PROBE_SECONDS = 5  # between keep-alive probes of a silent connection
@@ -212,23 +210,6 @@ def _watched(connection: socket.socket, timeout_seconds: float) -> socket.socket
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     _watch(connection, timeout_seconds)
     return connection
-
-
-def watch_port(port: int, timeout_seconds: float) -> int:
-    """Number of connections of this process to `port`, opened by a library, that the kernel now probes.
-
-    Such a connection would otherwise wait a quarter of an hour for a machine that fell silent.
-    """
-    found = 0
-    for entry in Path("/proc/self/fd").glob("*"):  # empty where there is no such folder
-        with contextlib.suppress(OSError):
-            if not str(entry.readlink()).startswith("socket:"):
-                continue
-            with socket.socket(fileno=os.dup(int(entry.name))) as connection:  # a duplicate, safe to close
-                if connection.type == socket.SOCK_STREAM and connection.getpeername()[1:2] == (port,):
-                    _watch(connection, timeout_seconds)
-                    found += 1
-    return found
 
 
 def _watch(connection: socket.socket, timeout_seconds: float) -> None:

@@ -46,7 +46,7 @@ _COVARIANCE_COLUMNS = {True: 2_048, False: 8_192}  # by whether storage is spars
 _SAMPLED_DEGREES = 1 << 16
 _CHANGE = {  # options that make a stage smaller
     "purified": "set or lower attributes.pca",
-    "labels": "lower hops.num_sources, hops.pairs_per_class, shards.shard_pairs or world.threads",
+    "labels": "lower hops.num_sources, hops.pairs_per_class or world.threads",
     "train": "lower sampling.batch_pairs, sampling.fan_out, sampling.hub_cap or model.width",
     "scores": "lower model.width",
 }
@@ -124,7 +124,7 @@ def least_needs(
         "purified": purify_bytes(size, num_features, config.purify.ratio),
         "labels": max(label_bytes(plan, n, num_arcs, shares=shares, how=Searches(1, 1)) for shares in (True, False)),
         "propagated": propagate_bytes(n, num_features),
-        "train": trained + (scored if config.posterior.trend_every else 0),
+        "train": trained,
         "scores": scored,
         "report": report_bytes(size),
     }
@@ -258,7 +258,7 @@ def label_bytes(plan: LabelPlan, num_linked: int, num_arcs: int, *, shares: bool
 
 
 def train(config: schema.Config, training: Training) -> Ways[int]:
-    """A worker that prepares batches, then none; a trend scores while training, which adds up."""
+    """A worker that prepares batches, then none."""
     graph, x, labels, recipe = training.structure, training.x, training.labels, training.recipe
     batch = BatchShape.expected(
         graph.num_nodes,
@@ -268,10 +268,9 @@ def train(config: schema.Config, training: Training) -> Ways[int]:
     )
     num_drawn = pairs_per_epoch(labels, sampling_ratio=recipe.batching.sampling_ratio)
     window = min(num_drawn, labels.classes * WINDOW * labels.plan.row_group_rows)
-    held = score_bytes(config, Size.of(graph), x.shape[1], on_disk=False) if config.posterior.trend_every else 0
 
     def need(workers: int) -> Need:
-        most = held + train_bytes(config.model, graph.num_nodes, batch, x.shape[1], window=window, workers=workers)
+        most = train_bytes(config.model, graph.num_nodes, batch, x.shape[1], window=window, workers=workers)
         return Need(most, graph.num_bytes + 4 * math.prod(x.shape), _CHANGE["train"])
 
     return [(workers, need(workers)) for workers in range(MOST_WORKERS, -1, -1)]

@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +27,10 @@ import torch
 from hcm_scale import __version__
 from hcm_scale import config as schema
 from hcm_scale.base import console, files, remote
-from hcm_scale.base.kernel_cache import is_compiled, start_precompiling
+from hcm_scale.base.kernel_cache import is_compiled
 from hcm_scale.base.memory import Budget, release_unused
 from hcm_scale.base.order import sorting_on
-from hcm_scale.base.threads import kernel_threads, torch_threads
+from hcm_scale.base.threads import kernel_threads, num_cores, torch_threads
 from hcm_scale.config import Config, flatten, parse_fan_out, store_options, stored_options
 from hcm_scale.graph import Graph
 from hcm_scale.ranks.world import ALONE, World
@@ -40,12 +39,8 @@ from hcm_scale.review import teach, verdicts
 from hcm_scale.run import sources, tracking
 from hcm_scale.run.finished import FinishedRun, open_trained, with_trained_options
 from hcm_scale.run.stages import RunContext, num_blocks, stages
-from hcm_scale.run.workspace import (
-    Workspace,
-    new_stage_list,
-)
+from hcm_scale.run.workspace import Workspace
 from hcm_scale.stages import report
-from hcm_scale.stages.train import check_backend
 
 _THREADS_OF: dict[str, int] = {}  # the process that was the first to use several
 log = logging.getLogger(__name__)
@@ -64,30 +59,32 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
     run_dir, share = Path(config.run_dir), Path(config.share_dir) if config.share_dir else None
     trained = open_trained(config)
     run_dir.mkdir(parents=True, exist_ok=True)
+    workspace = Workspace(run_dir, share, world)
     with contextlib.ExitStack() as stack:
         if world.leads:
             stack.enter_context(files.file_lock(run_dir / ".lock"))
-            stack.enter_context(new_stage_list(run_dir))
-            store_options(run_dir, config)
+            stack.enter_context(workspace.begin(lambda: store_options(run_dir, config)))
             fields = {"version": __version__, "run_dir": str(run_dir), "until": until, "device": device}
             extra = console.event("run_started", **fields, ranks=world.size, trained=config.trained)
             log.info("hcm-scale %s, %s, run_dir=%s", __version__, device, run_dir, extra=extra)
         stack.enter_context(run_threads(config.world.threads, world))
         stack.enter_context(sorting_on(device))
         if device != "cpu":
-            compiles = world.leads and config.world.memory_gib is None and find_spec("triton") is not None
-            threading.Thread(target=_wake_gpu, args=(device, compiles), daemon=True).start()
+            threading.Thread(target=_wake_gpu, args=(device,), daemon=True).start()
         allowed = None if config.world.memory_gib is None else int(config.world.memory_gib * 2**30)
         spare_bytes = 0 if is_compiled() else _COMPILER_BYTES
-        budget = Budget(allowed, world.local_size, torch.get_num_threads(), spare_bytes)
-        workspace = Workspace(run_dir, share, world, budget)
+        workspace.budget = Budget(allowed, world.local_size, torch.get_num_threads(), spare_bytes)
         context = RunContext(config, workspace, device, graph, trained, until)
         listed = list(stages(context))
+        most = int(numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
+        own_cores = min(most, numba.get_num_threads() * (1 if config.world.threads else world.local_size))
         if world.leads and workspace.look(listed[0])[0] != "kept":  # a graph that is there is checked first
             workspace.check_all_fit(context.least_needs(listed))
         for _, group in itertools.groupby(listed, lambda stage: stage.group or stage.name):
             for part in workspace.fitting(list(group)):
-                with torch_threads(None if len(part) == 1 else 1):  # of stages made at the same time one each
+                # rank 0 takes the cores of those that wait; of stages made at the same time each has one of torch's
+                cores = numba.get_num_threads() if part[0].together else own_cores
+                with kernel_threads(cores), torch_threads(None if len(part) == 1 else 1):
                     workspace.make(*part)
                 release_unused()
                 if world.leads and part[0].name == "graph":  # its size is known now
@@ -96,6 +93,7 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
         _warn_too_late(config, workspace)
         if not world.leads:
             return ""
+        workspace.write_list(whole=True)
         seconds = time.perf_counter() - started
         _send_results(config, workspace)
         records = [asdict(record) for record in workspace.records]
@@ -110,14 +108,10 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
 def _check(config: Config, until: str, world: World, *, reads_source: bool) -> str:
     """The device to compute on; ValueError for whatever is known to be wrong before any work."""
     parse_fan_out(config.sampling.fan_out, num_blocks(config))
-    if config.trained is None and until in ("train", "score", "report"):
-        check_backend(config.sampling.backend)
     wanted = config.world
-    if world.size == 1 and (wanted.nodes > 1 or (wanted.processes or 1) > 1):
-        raise ValueError(
-            f"world.processes={wanted.processes} and world.nodes={wanted.nodes} ask for several ranks, and this is one "
-            "process: start them with `hcm-scale run`, torchrun or srun"
-        )
+    if world.size == 1 and (wanted.processes or 1) > 1:
+        start = "start them with `hcm-scale run`, torchrun or srun"
+        raise ValueError(f"world.processes={wanted.processes} asks for several ranks, and this is one process: {start}")
     device = world.device or device_of(wanted)
     if config.score.precision == "bfloat16" and device == "cpu":
         raise ValueError(f"score.precision={config.score.precision} needs a GPU; on a CPU it must be auto or float32")
@@ -144,8 +138,9 @@ def run_threads(wanted: int | None, world: World) -> Iterator[None]:
     most = int(numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
     if wanted and wanted > most:
         log.warning("world.threads=%d: numba has %d threads here, and its kernels use those", wanted, most)
-    num_threads = wanted or world.num_threads
-    with kernel_threads(min(num_threads or numba.get_num_threads(), most)), torch_threads(num_threads):
+    num_threads, usable = wanted or world.num_threads, num_cores()
+    kernels, products = (num_threads or min(had, usable) for had in (numba.get_num_threads(), torch.get_num_threads()))
+    with kernel_threads(min(kernels, most)), torch_threads(products):
         is_parallel = torch.get_num_threads() > 1
         if is_parallel and (owner := _THREADS_OF.setdefault("process", os.getpid())) != os.getpid():
             raise RuntimeError(
@@ -156,15 +151,10 @@ def run_threads(wanted: int | None, world: World) -> Iterator[None]:
         yield
 
 
-def _wake_gpu(device: str, compiles: bool) -> None:
-    """Loads the driver and its libraries while the first stages work; an error here comes again where they are used.
-
-    Then another process compiles kernels, if that is to be: this one has the GPU already, if only one can.
-    """
+def _wake_gpu(device: str) -> None:
+    """Loads the driver and its libraries while the first stages work; an error here comes again where they are used."""
     with contextlib.suppress(RuntimeError):
         torch.ones(8, 8, device=device).mm(torch.ones(8, 8, device=device)).sum().item()
-        if compiles and (process := start_precompiling("gpu")):
-            process.wait()  # it would end with this thread
 
 
 def device_of(world: schema.WorldConfig) -> str:
@@ -220,10 +210,6 @@ def _warn_too_late(config: Config, workspace: Workspace) -> None:
         folder = Path(record.folder)
         has_board = (folder / "tensorboard").exists()
         late = ["track.to=tensorboard"] if "tensorboard" in config.track.to and not has_board else []
-        if config.posterior.trend_every is not None:
-            lines = report.read_records(folder / "metrics.jsonl")
-            has_trend = any("strange_auc" in line for line in lines)
-            late += [] if has_trend else [f"posterior.trend_every={config.posterior.trend_every}"]
         for option in late:
             log.warning("%s has no effect: this training is finished; remove %s to train again", option, folder)
 

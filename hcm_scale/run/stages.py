@@ -28,7 +28,7 @@ from hcm_scale import plugins
 from hcm_scale.base.memory import Need
 from hcm_scale.base.npy import new_array
 from hcm_scale.base.spmm import ModelInput, Propagated
-from hcm_scale.base.threads import kernel_threads, num_cores, torch_threads
+from hcm_scale.base.threads import kernel_threads
 from hcm_scale.config import Config, parse_fan_out
 from hcm_scale.edges.strange import edge_lines
 from hcm_scale.features import propagate
@@ -45,21 +45,20 @@ from hcm_scale.stages import drift, ingest, label, purify, report, score, train
 from hcm_scale.stages.convergence import Chains, diagnose, drawn_edges, hops_by_sample
 from hcm_scale.stages.edges import View, has_room
 from hcm_scale.stages.embedding import embed_samples
-from hcm_scale.stages.purify import propagate_shared
-from hcm_scale.stages.score import Scoring, Trend, auc_trend
+from hcm_scale.stages.score import Scoring
 from hcm_scale.stages.train import MOST_BURN_IN, Batching, ChainPlan, Langevin, Network, Recipe, Training
 
 _ROW_GROUP_ROWS = 65_536  # pairs of a row group, the piece in which labels are read
-_DECAY = {"decay_offset": 100.0, "decay_power": 0.55, "cycle_steps": 200}  # of the schedules, in `ChainPlan`
 
 log = logging.getLogger(__name__)
 
 
 def label_options(config: Config) -> dict[str, Any]:
-    """What decides the labels, from the sections `hops` and `shards`."""
+    """What decides the labels, from the section `hops`."""
     is_drawn = config.hops.num_sources is not None or config.hops.pairs_per_class is not None
     seed = config.seed if is_drawn else 0  # nothing is drawn: runs that differ in their seed share the labels
-    return asdict(config.hops) | asdict(config.shards) | {"row_group_rows": _ROW_GROUP_ROWS, "seed": seed}
+    shard_pairs = 1_000_000 if config.hops.pairs_per_class else 4_000_000
+    return asdict(config.hops) | {"shard_pairs": shard_pairs, "row_group_rows": _ROW_GROUP_ROWS, "seed": seed}
 
 
 def recipe_of(config: Config) -> Recipe:
@@ -68,7 +67,7 @@ def recipe_of(config: Config) -> Recipe:
     if sampling.hub_cap and "all" not in sampling.fan_out:
         log.warning("sampling.hub_cap=%s has no effect: no fan-out is `all`", sampling.hub_cap)
     plan_fields = {field.name for field in dataclasses.fields(ChainPlan)}
-    plan = _DECAY | {name: value for name, value in asdict(posterior).items() if name in plan_fields}
+    plan = {name: value for name, value in asdict(posterior).items() if name in plan_fields}
     if posterior.burn_in_steps is None:
         plan |= {"burn_in_steps": MOST_BURN_IN, "burn_in_epochs": 5.0}
     if posterior.num_samples is None:
@@ -81,7 +80,6 @@ def recipe_of(config: Config) -> Recipe:
             fan_outs=tuple(parse_fan_out(sampling.fan_out, num_blocks(config))),
             hub_cap=sampling.hub_cap,
             exact_first_hop=has_exact_first_hop(config),
-            backend=sampling.backend,
             whole_graph=sampling.whole_graph,
         ),
         langevin=Langevin(kernel=posterior.kernel, prior=posterior.prior, temperature=posterior.temperature),
@@ -97,7 +95,7 @@ def scoring_of(config: Config) -> Scoring:
 
 def has_exact_first_hop(config: Config) -> bool:
     """Whether the encoder begins at Â X, which only a GCN can; others begin at X, and draw in every layer."""
-    return config.sampling.first_hop == "exact" and config.model.encoder == "gcn"
+    return config.model.encoder == "gcn"
 
 
 def num_blocks(config: Config) -> int:
@@ -178,8 +176,8 @@ class RunContext:
     def embedded(self, view: View) -> Iterator[tuple[torch.Tensor, PairHead]]:
         """The embedding of all nodes under each sample of an encoder, and its pair head, computed by the cores."""
         structure, x, samples = view
-        how: Any = {"propagated": self.exact_first_hop, "device": "cpu"}
-        return embed_samples(samples.model, samples, structure, x, **how)
+        options: Any = {"propagated": self.exact_first_hop, "device": "cpu"}
+        return embed_samples(samples.model, samples, structure, x, **options)
 
     def chains(self, views: Mapping[str, View]) -> dict[str, Chains]:
         """Predicted hops of some edges of the graph under each sample of each encoder, (samples, edges)."""
@@ -191,8 +189,8 @@ class RunContext:
         return [] if self.trained is None else [self.trained.keys[name] for name in names]
 
     def score_ways(self, *, on_gpu: bool = False) -> memory.Ways[str]:
-        how: Any = {"num_ranks": self.workspace.world.size, "on_gpu": on_gpu}
-        return memory.score(self.config, self.graph(), self.purified().features, **how)
+        options: Any = {"num_ranks": self.workspace.world.size, "on_gpu": on_gpu}
+        return memory.score(self.config, self.graph(), self.purified().features, **options)
 
     def choose(self, stage: str, ways: memory.Ways[memory.Choice]) -> memory.Choice:
         """The first way to make a stage that fits into memory."""
@@ -271,15 +269,15 @@ def _ingest(run: RunContext) -> Iterator[Stage]:
 def _purify(run: RunContext) -> Iterator[Stage]:
     options = asdict(run.config.attributes) | asdict(run.config.purify)
     options["similarity"] = plugins.identity("similarities", options["similarity"])
-    trained, world = run.trained, run.workspace.world
+    trained = run.trained
 
     def make(out: Path) -> Facts:
         graph = run.graph()
         if trained is None:
-            made = purify.purify(graph, out, **options, world=world)
+            made = purify.purify(graph, out, **options)
         else:
-            like = purify.open_purified(trained.folders["purified"])  # what it decided; its graph is not asked for
-            made = purify.purify_like(graph, out, like, attributes=options["attributes"], world=world)
+            reference = purify.open_purified(trained.folders["purified"])  # what it decided; its graph is not asked for
+            made = purify.purify_like(graph, out, reference, attributes=options["attributes"])
         if not run.workspace.budget.lacks(Need(run._largest_need)):
             run.opened[out] = made
         dropped = graph.num_edges - made.num_edges
@@ -287,7 +285,7 @@ def _purify(run: RunContext) -> Iterator[Stage]:
 
     decided_by = options if trained is None else [options, run.trained_keys("purified")]
     needs = lambda: [memory.purify(run.config, run.graph())]  # noqa: E731
-    yield Stage("purified", purify.FORMAT, decided_by, ("graph",), make, together=True, needs=needs)
+    yield Stage("purified", purify.FORMAT, decided_by, ("graph",), make, needs=needs)
 
 
 def _label(run: RunContext) -> Iterator[Stage]:
@@ -300,9 +298,11 @@ def _label(run: RunContext) -> Iterator[Stage]:
         return memory.label(options, run.purified().graph)
 
     def make(out: Path) -> Facts:
-        how, graph, world = run.choose("labels", ways()), run.purified().graph, run.workspace.world
-        with kernel_threads(how.threads):
-            labels = label.label(graph, out, state_bytes=how.state_bytes, device=run.device, world=world, **options)
+        searches, graph, world = run.choose("labels", ways()), run.purified().graph, run.workspace.world
+        with kernel_threads(searches.threads):
+            labels = label.label(
+                graph, out, state_bytes=searches.state_bytes, device=run.device, world=world, **options
+            )
         return {"pairs": labels.num_pairs, "sources": labels.plan.num_sources}
 
     needs = lambda: [need for _, need in ways()]  # noqa: E731
@@ -318,19 +318,18 @@ def _train(run: RunContext) -> Iterator[Stage]:
 
 def _propagate_view(run: RunContext, view: str) -> Stage:
     def make(out: Path) -> Facts:
-        structure, x = run.structure(view), run.purified().features
-        made = propagate_shared(structure, x, out, run.workspace.world)
+        made = propagate.propagate_features(run.structure(view), run.purified().features, out)
         return {"view": view, "columns": made.shape[1]}
 
     needs = lambda: [memory.propagate(run.structure(view), run.purified().features)]  # noqa: E731
     reads = ("purified",) if view == "purified" else ("graph", "purified")
-    return Stage(f"propagated-{view}", propagate.FORMAT, view, reads, make, together=True, needs=needs)
+    return Stage(f"propagated-{view}", propagate.FORMAT, view, reads, make, needs=needs)
 
 
 def _train_view(run: RunContext, view: str) -> Stage:
     config, world, on_cpu = run.config, run.workspace.world, run.device == "cpu"
     is_small = run.recipe.step_threads == 1
-    shares = world.size > 1 and not (on_cpu and (is_small or world.local_size == world.size))
+    shares = world.size > 1 and not (on_cpu and is_small)
 
     def ways() -> memory.Ways[int]:
         return memory.train(config, run.training(view))
@@ -340,27 +339,18 @@ def _train_view(run: RunContext, view: str) -> Stage:
         record = train.Record(
             checkpoint_every=posterior.checkpoint_every,
             tensorboard="tensorboard" in config.track.to,
-            trend=_trend(run, training) if posterior.trend_every else None,
-            trend_every=posterior.trend_every or 1,
         )
         workers = run.choose(f"train-{view}", ways()) if on_cpu else memory.MOST_WORKERS
-        own = torch.get_num_threads()
-        waiting = 1 if shares else world.local_size  # ranks of this machine wait meanwhile, and leave their cores
-        with torch_threads(None if is_small else max(own, min(own * waiting, num_cores()))):
-            team = world if shares else ALONE
-            samples = train.train(training, out, device=run.device, workers=workers, record=record, world=team)
+        team = world if shares else ALONE
+        samples = train.train(training, out, device=run.device, workers=workers, record=record, world=team)
         readings = [line for line in report.read_records(out / "metrics.jsonl") if "loss" in line]
         last = {name: readings[-1][name] for name in ("loss", "pairs_per_second") if readings and name in readings[-1]}
         return {"view": view, "samples": len(samples)} | last
 
-    decided_by = asdict(run.recipe)
-    if decided_by["network"]["encoder"] == "gcn":  # no part of the keys of earlier runs
-        del decided_by["network"]["encoder"]
-    decided_by["plan"]["settled"] = decided_by["plan"].pop("stop_correlation")  # as the keys of earlier runs call it
     return Stage(
         f"train-{view}",
         train.FORMAT,
-        [decided_by, config.seed, view, propagate.FORMAT],  # whether Â X is in a folder changes no result
+        [asdict(run.recipe), config.seed, view, propagate.FORMAT],  # whether Â X is in a folder changes no result
         ("graph", "purified", "labels"),
         make,
         together=shares,
@@ -368,16 +358,6 @@ def _train_view(run: RunContext, view: str) -> Stage:
         leaves=("checkpoints", "tensorboard"),
         needs=(lambda: [need for _, need in ways()]) if on_cpu else None,
     )
-
-
-def _trend(run: RunContext, training: Training) -> Trend | None:
-    """Logs the AUC of every `posterior.trend_every`-th sample, where labels are known."""
-    how, exact = scoring_of(run.config), run.exact_first_hop
-    inputs = run.graph(), training.structure, training.x, training.model
-    trend = auc_trend(*inputs, how=how, propagated=exact, device=run.device)
-    if trend is None:
-        log.warning("posterior.trend_every=%s has no effect: no labels", run.config.posterior.trend_every)
-    return trend
 
 
 def _score(run: RunContext) -> Iterator[Stage]:
@@ -405,8 +385,7 @@ def _score(run: RunContext) -> Iterator[Stage]:
 
     needs = lambda: [need for _, need in run.score_ways()]  # noqa: E731
     trains = [f"train-{view}" for view in views]
-    decided_by = {name: value for name, value in asdict(how).items() if name != "evidence" or value}
-    options = [decided_by, config.seed, propagate.FORMAT, *run.trained_keys(*trains, "scores")]
+    options = [asdict(how), config.seed, propagate.FORMAT, *run.trained_keys(*trains, "scores")]
     reads = "graph", "purified", *(trains if trained is None else [])
     host_needs = needs if run.device == "cpu" else None
     yield Stage("scores", score.FORMAT, options, reads, make, together=True, needs=host_needs)

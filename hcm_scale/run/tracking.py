@@ -54,8 +54,8 @@ def gather(config: Config, run_dir: Path, stages: list[dict[str, Any]], seconds:
     metrics = [(f"seconds/{stage['name']}", float(stage["seconds"]), 0) for stage in stages]
     metrics.append(("seconds/run", seconds, 0))
     for stage in stages:
-        known = {name: value for name, value in stage["detail"].items() if _is_number(value)}
-        metrics += [(f"facts/{stage['name']}/{name}", float(value), 0) for name, value in known.items()]
+        numbers = {name: value for name, value in stage["detail"].items() if _is_number(value)}
+        metrics += [(f"facts/{stage['name']}/{name}", float(value), 0) for name, value in numbers.items()]
         metrics += list(_training(run_dir / stage["name"] / "metrics.jsonl", stage["name"]))
     wanted = [run_dir / "report" / "report.html", run_dir / "scores" / "scores.parquet"]
     artifacts = [path for path in wanted if path.is_file()]
@@ -77,8 +77,8 @@ def _mlflow(tracked: TrackedRun) -> str:
     from mlflow.tracking import MlflowClient
 
     client, project = MlflowClient(), os.environ.get("MLFLOW_EXPERIMENT_NAME", _PROJECT)
-    found = client.get_experiment_by_name(project)
-    experiment = found.experiment_id if found else client.create_experiment(project)
+    existing = client.get_experiment_by_name(project)
+    experiment = existing.experiment_id if existing else client.create_experiment(project)
     run = client.create_run(experiment, run_name=tracked.name)
     number, now = run.info.run_id, run.info.start_time
     params = [Param(name, str(value)) for name, value in tracked.params.items()]

@@ -8,8 +8,8 @@
 
 A stage is known by its key, the hash of its name, its version, its options and the keys of the stages that it reads. A
 finished folder of the same key is used as it is; an unfinished one is given back to the stage, to continue; any other
-is replaced. A finished folder of another key is moved aside until the new one is finished, so that a mistyped option
-costs nothing.
+is replaced. The list of the run before stays until the new one names all of its stages, or is whole, and a finished
+folder that it names is moved aside until then: whoever reads the run meanwhile, or after a kill, reads the run before.
 
 The record is written before the folder is made: a kill at any moment leaves no folder that the next run does not know.
 It holds the hash of every file of a finished folder, which is checked before anything reads the folder, and is sealed
@@ -95,6 +95,8 @@ class Workspace:
     share_dir: Path | None = None
     world: World = ALONE
     budget: Budget = field(default_factory=Budget)
+    previous: Mapping[str, str] = field(default_factory=dict)  # keys that the list still has of the run before
+    on_listed: Callable[[], None] | None = None
     keys: dict[str, str] = field(default_factory=dict)
     folders: dict[str, Path] = field(default_factory=dict)
     records: list[StageRecord] = field(default_factory=list)
@@ -103,23 +105,65 @@ class Workspace:
         """Makes the folders of one stage or of a group, or finds them made. What they read comes first."""
         signals.check_stop_requested()
         if self.world.leads:
-            found = run_concurrently([functools.partial(self._lead, stage) for stage in stages])
+            results = run_concurrently([functools.partial(self._lead, stage) for stage in stages])
         else:
-            found = [self._follow(stage) for stage in stages]
-        for stage, (folder, key, _) in zip(stages, found, strict=True):
+            results = [self._follow(stage) for stage in stages]
+        for stage, (folder, key, _) in zip(stages, results, strict=True):
             if self.world.leads and not stage.together:  # not before: stages of a group are made in no known order
                 self.world.broadcast({"folder": str(folder), "key": key})
         self.world.barrier()
-        for stage, (folder, key, record) in zip(stages, found, strict=True):
+        for stage, (folder, key, record) in zip(stages, results, strict=True):
             self.folders[stage.name], self.keys[stage.name] = folder, key
             if record is not None:
                 self.records.append(record)
-                write_list(self.run_dir, [asdict(entry) for entry in self.records])
+                self.write_list()
                 costs = {"seconds": record.seconds, "peak_bytes": record.peak_rss_bytes}
                 extra = console.event("stage", kept=record.skipped, **costs, facts=record.detail)
                 with console.logging_stage(record.name):
                     log.info("%s", _line(record), extra=extra)
                 console.notify_watcher(console.Step(record.name, 1, 1, "stage"))
+
+    @contextlib.contextmanager
+    def begin(self, on_listed: Callable[[], None]) -> Iterator[None]:
+        """Begins a run, of which the block is all; `on_listed` is called before the list becomes that of this run.
+
+        Folders that were moved aside are moved back if the run is refused: a mistyped option leaves no trace. A job of
+        a sweep has no list of before: results of other options are not counted as its own.
+        """
+        for folder in (self.run_dir, self.run_dir / RECORDS):
+            files.remove_temporary(folder)
+        with contextlib.suppress(files.FolderError):  # a damaged list is written again
+            self.previous = stage_keys(self.run_dir) if self.share_dir is None else {}
+        self.on_listed = on_listed
+        self.write_list()
+        try:
+            yield
+        except ValueError:
+            with contextlib.suppress(files.FolderError, OSError):  # the first error tells more
+                self._restore_previous()
+            raise
+
+    def write_list(self, *, whole: bool = False) -> None:
+        """Makes the list that of this run, if it is whole or names all that the list of before does."""
+        made = {record.name: record.key for record in self.records}
+        if not whole and any(made.get(name) != key for name, key in self.previous.items()):
+            return
+        if self.on_listed is not None:
+            self.on_listed()
+        self.previous, self.on_listed = {}, None
+        for record in self.records:
+            if Path(record.folder) != self.run_dir / record.name:
+                _link(self.run_dir / record.name, Path(record.folder))
+        write_list(self.run_dir, [asdict(record) for record in self.records])
+        for record in self.records:
+            _remove_previous(Path(record.folder))
+
+    def _restore_previous(self) -> None:
+        stages = [(self.run_dir / name, key) for name, key in self.previous.items()]
+        if all(_finished_record(*at) or _finished_record(*at, _BEFORE) for at in stages):
+            for folder, key in stages:
+                if _finished_record(folder, key) is None:
+                    _restore(folder, key)
 
     def look(self, stage: Stage) -> tuple[str, Facts]:
         """What `make` would do for a stage, "kept", "goes on" or "made", and the record that is there; reads only.
@@ -174,19 +218,17 @@ class Workspace:
         folder = self._folder(stage, key)
         _check_ours(link)
         with files.file_lock(record_path(folder, ".lock")), console.logging_stage(stage.name):
-            for place in (folder.parent, folder.parent / RECORDS):
-                files.remove_temporary(place, folder.name)
+            for parent in (folder.parent, folder.parent / RECORDS):
+                files.remove_temporary(parent, folder.name)
             record = _finished_record(folder, key) or _restore(folder, key)
             if record is not None:
                 files.check_folder(folder, record["files"], repair_hint(folder))
             elif stage.needs is not None:
                 self.check_fits(stage.name, stage.needs()[-1])
-            earlier = 0.0 if record else _prepare(stage.name, folder, key)
+            earlier = 0.0 if record else _prepare(stage.name, folder, key, self.previous.get(stage.name))
             if stage.together:
                 self.world.broadcast({"folder": str(folder), "key": key, "finished": record is not None})
             made = record or _fill(stage, folder, key, earlier)
-        if folder != link:
-            _link(link, folder)
         costs = made["seconds"], made["peak_rss_bytes"]
         return folder, key, StageRecord(stage.name, key, str(folder), *costs, record is not None, made["detail"])
 
@@ -256,18 +298,24 @@ def _check_ours(folder: Path) -> None:
         raise ValueError(f"{why}; name another run_dir, or move them")
 
 
-def _prepare(name: str, folder: Path, key: str) -> float:
+def _prepare(name: str, folder: Path, key: str, listed: str | None) -> float:
     """Seconds already spent on the folder, which is made this key's.
 
-    A finished folder of another key is moved aside, with its record; an unfinished one is removed.
+    A finished folder of another key is moved aside, with its record, unless the one there is `listed`; an unfinished
+    one is removed.
     """
     record = read_record(folder)
     if record.get("key") == key and folder.is_dir():
         log.info("%-20s goes on where it was stopped", name, extra=console.event("stage_resumed"))
-        for place, _, _ in os.walk(folder):
-            files.remove_temporary(Path(place))
+        for path, _, _ in os.walk(folder):
+            files.remove_temporary(Path(path))
         return float(record.get("seconds", 0.0))
-    if folder.is_dir() and not folder.is_symlink() and record.get("finished"):
+    if (
+        folder.is_dir()
+        and not folder.is_symlink()
+        and record.get("finished")
+        and not (listed and _finished_record(folder, listed, _BEFORE))
+    ):
         _remove_previous(folder)
         files.write_sealed(record_path(folder, _BEFORE), record)
         folder.rename(record_path(folder, ".before"))
@@ -294,7 +342,6 @@ def _fill(stage: Stage, folder: Path, key: str, earlier: float) -> Facts:
     seconds, peak = time.perf_counter() - started, peak_rss_bytes()
     record = {"key": key, "finished": True, "seconds": seconds, "peak_rss_bytes": peak, "detail": detail}
     files.write_sealed(record_path(folder), record | {"files": hashes})
-    _remove_previous(folder)
     return record
 
 
@@ -303,10 +350,8 @@ def _restore(folder: Path, key: str) -> Facts | None:
     record = _finished_record(folder, key, _BEFORE)
     if record is not None:
         _remove(folder)
-        # unfinished first: a kill here must not leave the folder under the record of another
-        files.write_sealed(record_path(folder), {"key": key, "finished": False})
+        files.write_sealed(record_path(folder), record)  # before the folder is there, which has no other from then on
         record_path(folder, ".before").rename(folder)
-        files.write_sealed(record_path(folder), record)
         record_path(folder, _BEFORE).unlink()
     return record
 
@@ -342,41 +387,9 @@ def _remove(folder: Path) -> None:
 # The list of the stages that the last run found.
 
 
-def begin_run(run_dir: Path) -> None:
-    """Empties the list, and removes the temporary files of killed runs; the folders of the stages stay."""
-    files.remove_temporary(run_dir)
-    files.remove_temporary(run_dir / RECORDS)
-    write_list(run_dir, [])
-
-
 def write_list(run_dir: Path, stages: Sequence[Facts]) -> None:
     """Writes the list: a `StageRecord` as a dict per stage, in their order."""
     files.write_sealed(run_dir / console.STAGES_FILE, {"stages": list(stages)})
-
-
-@contextlib.contextmanager
-def new_stage_list(run_dir: Path) -> Iterator[None]:
-    """Begins a run, and restores the list of the run before if this one is refused before it has replaced a stage.
-
-    Folders that were moved aside and the configuration are restored with it: a mistyped option takes no result away.
-    """
-    path = run_dir / "config.json"
-    config, listed = path.read_bytes() if path.is_file() else b"{}", []
-    with contextlib.suppress(files.FolderError):  # a damaged list is not restored
-        listed = read_stages(run_dir)
-    begin_run(run_dir)
-    try:
-        yield
-    except ValueError:
-        stages = [(run_dir / stage["name"], stage["key"]) for stage in listed]
-        with contextlib.suppress(files.FolderError, OSError):  # the first error tells more
-            if stages and all(_finished_record(*at) or _finished_record(*at, _BEFORE) for at in stages):
-                for folder, key in stages:
-                    if _finished_record(folder, key) is None:
-                        _restore(folder, key)
-                files.write_bytes(path, config)
-                write_list(run_dir, listed)
-        raise
 
 
 def read_stages(run_dir: Path) -> list[Facts]:
@@ -407,23 +420,29 @@ def open_stages(run_dir: Path, *names: str, keys: Mapping[str, str] | None = Non
         raise ValueError(console.missing_run_text(run_dir))
     if missing := [name for name in names if name not in listed]:
         raise ValueError(f"{path} lists no {missing[0]}: finish the run in run_dir={run_dir} first with hcm-scale run")
-    folders = [files.resolved(run_dir / name) for name in names]
-    for name, folder in zip(names, folders, strict=True):
-        beside = record_path(folder)
-        if folder.is_dir() and not beside.is_file():
-            raise files.FolderError(f"{beside} is missing; {repair_hint(folder)}")
-        record = _finished_record(folder, listed[name])
-        if record is None:
-            raise files.FolderError(f"{beside} is not of the {name} in {path}; hcm-scale run makes it again")
-        files.check_folder(folder, record["files"], repair_hint(folder))
-    return folders
+    return [_open_stage(run_dir / name, listed[name])[0] for name in names]
+
+
+def _open_stage(link: Path, key: str) -> tuple[Path, Facts]:
+    """The folder of a stage, or the one that a later run has moved aside, checked, and its record."""
+    folder = files.resolved(link)
+    if folder.is_dir() and not record_path(folder).is_file():
+        raise files.FolderError(f"{record_path(folder)} is missing; {repair_hint(folder)}")
+    for ending in (".json", _BEFORE, ".json"):  # a run may move it meanwhile
+        if record := _finished_record(folder, key, ending):
+            home = folder if ending == ".json" else record_path(folder, ".before")
+            files.check_folder(home, record["files"], repair_hint(home))
+            return home, record
+    why = f"{record_path(folder)} is not of the {link.name} in {link.parent / console.STAGES_FILE}"
+    raise files.FolderError(f"{why}; hcm-scale run makes it again")
 
 
 def copy_run(run_dir: Path, out: Path, names: Collection[str] | None = None) -> None:
     """Copies the finished stages of the last run here, or those of these names, checked, into the folder `out`."""
     listed = [stage for stage in read_stages(run_dir) if names is None or stage["name"] in names]
-    for stage, folder in zip(listed, open_stages(run_dir, *(stage["name"] for stage in listed)), strict=True):
-        record, target = read_record(folder), out / stage["name"]
+    open_stages(run_dir)  # or it says what is missing
+    for stage in listed:
+        (folder, record), target = _open_stage(run_dir / stage["name"], stage["key"]), out / stage["name"]
         for name in record["files"]:
             copy = files.path_inside(target, name)
             copy.parent.mkdir(parents=True, exist_ok=True)

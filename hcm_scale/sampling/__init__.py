@@ -1,6 +1,6 @@
 """Mini-batches: labelled pairs and sampled neighbourhoods.
 
-    sample = make_sampler("numba", graph.indptr, graph.indices, gcn_scale(graph.indptr), [None], seed=0, hub_cap=512)
+    sample = NeighborSampler(graph.indptr, graph.indices, gcn_scale(graph.indptr), [None], seed=0, hub_cap=512)
     for batch in prefetch(pair_batches(...), lambda pairs: make_batch(pairs, x, sample), depth=4, workers=1):
         ...
 
@@ -9,6 +9,6 @@ attributes, `prefetch` keeps that ahead of the model.
 """
 
 from hcm_scale.base.threads import prefetch
-from hcm_scale.sampling.neighbors import BACKENDS, make_batch, make_sampler
+from hcm_scale.sampling.neighbors import NeighborSampler, make_batch
 
-__all__ = ["BACKENDS", "make_batch", "make_sampler", "prefetch"]
+__all__ = ["NeighborSampler", "make_batch", "prefetch"]

@@ -19,7 +19,7 @@ from hcm_scale.base.spmm import Propagated, gcn_scale
 from hcm_scale.base.threads import torch_threads
 from hcm_scale.graph import Graph
 from hcm_scale.model import HopModel
-from hcm_scale.sampling.neighbors import make_batch, make_sampler
+from hcm_scale.sampling.neighbors import NeighborSampler, make_batch
 from hcm_scale.sampling.pairs import PairBatch
 from hcm_scale.stages.edges import View
 
@@ -86,7 +86,7 @@ def hops_by_sample(view: View, u: NDArray[np.int64], v: NDArray[np.int64], *, pr
     fan_outs = (None,) * (net.num_layers - propagated)
     degrees = gcn_scale(structure.indptr, structure.weights)
     how: Any = {"seed": 0, "hub_cap": _HUB_CAP, "weights": structure.weights}
-    sampler = make_sampler("numba", structure.indptr, structure.indices, degrees, fan_outs, **how)
+    sampler = NeighborSampler(structure.indptr, structure.indices, degrees, fan_outs, **how)
     hops = np.arange(1.0, samples.model["num_classes"] + 1)
     found = np.empty((len(samples), len(u)))
     if isinstance(x, Propagated) and len(fan_outs) == 1:  # most chunks ask for the same hubs, whose rows are long sums

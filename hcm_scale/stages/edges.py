@@ -168,7 +168,7 @@ def predict_views(
     chunk_rows: int,
 ) -> Predicted | None:
     """The predictions of the samples of all views; None but on rank 0."""
-    parts, device = [], sharings[0].device
+    of_view, device = [], sharings[0].device
     first, last = sharings[0].edge_range(edges.num_edges)
     total = (last - first) * sum(len(view.samples) for view in views)
     is_cuda = torch.device(device).type == "cuda"
@@ -189,28 +189,28 @@ def predict_views(
             )
             predict = partial(predict_shared, hop=hop, device=device, precision=precision, on_edges=progress.update)
             if (hops := predict(edges, embedded, sharing, begun=begun)) is not None:
-                parts.append(hops)
-    if not parts:
+                of_view.append(hops)
+    if not of_view:
         return None
     if len(views) == 1:
-        (ahp,), iv = nodes.average_hops(edges, [parts[0].mean], parts[0].var, trim, device)
-        return Predicted(parts[0], ahp, iv, [])
+        (ahp,), iv = nodes.average_hops(edges, [of_view[0].mean], of_view[0].var, trim, device)
+        return Predicted(of_view[0], ahp, iv, [])
     is_mapped = sharings[0].layers is not None
     average = new_moments(edges.num_edges, sharings[0].folder.parent if is_mapped else None)
-    if parts[0].var.flags.owndata:  # no view's own variance is asked for again: gigabytes of new pages are spared
-        average = average._replace(var=parts[0].var)
-    for whole, *of_views in zip(average, *parts, strict=True):
+    if of_view[0].var.flags.owndata:  # no view's own variance is asked for again: gigabytes of new pages are spared
+        average = average._replace(var=of_view[0].var)
+    for whole, *of_views in zip(average, *of_view, strict=True):
         run_in_slices(len(whole), partial(_average, of_views, whole))
-    means = [average.mean, *(part.mean for part in parts)]
+    means = [average.mean, *(hops.mean for hops in of_view)]
     (ahp, *view_ahp), iv = nodes.average_hops(edges, means, average.var, trim, device)
     return Predicted(average, ahp, iv, view_ahp)
 
 
-def _average(parts: Sequence[NDArray[np.float32]], out: NDArray[np.float32], which: slice) -> None:
-    total = parts[0][which] + parts[1][which]
-    for part in parts[2:]:
-        total += part[which]
-    np.divide(total, len(parts), out=out[which])
+def _average(arrays: Sequence[NDArray[np.float32]], out: NDArray[np.float32], which: slice) -> None:
+    total = arrays[0][which] + arrays[1][which]
+    for array in arrays[2:]:
+        total += array[which]
+    np.divide(total, len(arrays), out=out[which])
 
 
 def predict_shared(
@@ -286,8 +286,8 @@ class EdgeRange(EdgeIndex):
 
     @staticmethod
     def of(edges: EdgeIndex, first: int, last: int) -> "EdgeRange":
-        parts = {entry.name: getattr(edges, entry.name) for entry in fields(EdgeIndex)}
-        return EdgeRange(**parts, first=first, last=last)
+        values = {entry.name: getattr(edges, entry.name) for entry in fields(EdgeIndex)}
+        return EdgeRange(**values, first=first, last=last)
 
     @property
     def num_edges(self) -> int:

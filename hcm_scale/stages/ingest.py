@@ -42,8 +42,8 @@ def ingest(out: Path, read: Reader, injection: dict[str, Any] | None = None) -> 
 def is_ordered_like(graph: Graph, before: Graph) -> bool:
     """Whether the nodes that both graphs have, by their ids, stand in the same order in both."""
     own, other = (pa.array(np.arange(g.num_nodes)) if g.ids is None else g.ids for g in (graph, before))
-    place = pc.index_in(own, other).drop_null().to_numpy() if own.type == other.type else np.arange(0)
-    return bool((np.diff(place) > 0).all())
+    positions = pc.index_in(own, other).drop_null().to_numpy() if own.type == other.type else np.arange(0)
+    return bool((np.diff(positions) > 0).all())
 
 
 def copy_folder(source: Path | str, featureless: str = "error") -> Reader:

@@ -1,4 +1,4 @@
-"""The purify stage, attributes become features and the least similar edges are dropped, and the first propagation.
+"""The purify stage: attributes become features, and the least similar edges are dropped.
 
     purified/    fitted.safetensors   how attributes become features, (n, q) float32, the input of the model
                  x.npy                the features, where they are not as soon made again: components, sparse attributes
@@ -7,19 +7,12 @@
                  weights.npy          if edges have weights: the strength of each entry of the given graph; the weights
                                       of the purified graph are strengths as well (`features/purify.py`)
                  manifest.json        names of the features, which rule made them of which attributes, which edges go
-    propagated/  x.npy                Â X (`features/propagate.py`)
 
 `Purified` makes the graph and the features when they are first asked for, in seconds: in memory, or where that is short
 in a file without a name beside the folder.
-
-Ranks share the similarities of edges and the rows of Â X: each computes one range and writes it to a file of its own in
-`parts/`, and rank 0 joins them. Ranges are whole tasks or chunks of the single process, and no row depends on another:
-the result is the same bytes at any number of ranks. Parts are separate files because two machines that write to one
-page of a file would undo each other's work on some network file systems.
 """
 
 import logging
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -33,16 +26,13 @@ from hcm_scale.base import files
 from hcm_scale.base.files import read_tensors
 from hcm_scale.base.memory import Budget
 from hcm_scale.base.names import DEGREE
-from hcm_scale.base.npy import FINITE, create_npy, first_illegal, new_array, open_array, open_npy, read_only, save_npy
-from hcm_scale.features import propagate
+from hcm_scale.base.npy import FINITE, first_illegal, new_array, open_array, read_only, save_npy
 from hcm_scale.features.auto import table
 from hcm_scale.features.parts import FittedTransform, fitted_from_bytes, fitted_to_bytes
 from hcm_scale.features.purify import (
-    edge_similarity,
     find_dropped,
     marks_size,
     median_weight,
-    num_least_similar,
     signal_edges,
     without_dropped,
     write_strengths,
@@ -50,7 +40,6 @@ from hcm_scale.features.purify import (
 from hcm_scale.features.transform import Features, transform
 from hcm_scale.graph import Graph
 from hcm_scale.graph.store import Attributes
-from hcm_scale.ranks.world import ALONE, World
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +51,6 @@ _TYPES |= {"purified": dict[str, Any], "num_nodes": int, "num_arcs": int, "direc
 _TYPES |= {"weight_median": float | None}
 _DROPPED = {"similarity": str, "ratio": float, "threshold": float | None, "dropped_at_threshold": float}
 _WEIGHTS, _MARKS, _FEATURES = "weights.npy", "dropped.npy", "x.npy"
-_PARTS = "parts"
 Room = Callable[..., NDArray[Any]]  # (shape, dtype) -> an uninitialised array
 
 
@@ -131,7 +119,6 @@ class _Dropping(NamedTuple):
     similarity: str
     ratio: float
     attributes: str  # that similarity is measured on, transformed or raw
-    is_needed: bool  # whether any edge is to be dropped
     before: dict[str, Any] | None = None  # what was decided for another graph, whose threshold counts
 
     def measured(self, graph: Graph, features: NDArray[np.float32]) -> Attributes:
@@ -145,28 +132,20 @@ def purify(
     *,
     scale: str,
     pca: int | None,
-    standardise: bool,
     similarity: str,
     ratio: float,
     attributes: str,
-    world: World = ALONE,
 ) -> Purified:
-    """Features and purified graph, in the folder `out`; similarity is measured on `transformed` or `raw` attributes.
-
-    Every rank calls this: rank 0 makes the features, all measure similarities.
-    """
+    """Features and purified graph, in the folder `out`; similarity is measured on `transformed` or `raw` attributes."""
     assert graph.x is not None
-    dropping = _Dropping(similarity, ratio, attributes, num_least_similar(graph, ratio) > 0)
-    if not world.leads:
-        return _help(graph, out, dropping, world)
     ends = signal_edges(graph)
-    features = transform(graph.x, scale=scale, pca=pca, standardise=standardise, columns=graph.columns, ends=ends)
+    features = transform(graph.x, scale=scale, pca=pca, columns=graph.columns, ends=ends)
     _check_varied(features, graph.columns)
     if "columns" in features.record:
         counts = f"{graph.num_attributes:,} attributes become {len(features.columns):,} features"
         log.info("%s by rule (attributes.scale=auto):\n%s", counts, table(features.record["columns"]))
     median = None if graph.weights is None else median_weight(graph.weights)
-    return _write(out, graph, features, median, dropping, world)
+    return _write(out, graph, features, median, _Dropping(similarity, ratio, attributes))
 
 
 def _check_varied(features: Features, columns: tuple[str, ...]) -> None:
@@ -184,47 +163,26 @@ def _check_varied(features: Features, columns: tuple[str, ...]) -> None:
     )
 
 
-def purify_like(graph: Graph, out: Path, like: Purified, *, attributes: str, world: World = ALONE) -> Purified:
-    """Features and purified graph of another graph, by the transform and the threshold of `like`: nothing is fitted."""
+def purify_like(graph: Graph, out: Path, reference: Purified, *, attributes: str) -> Purified:
+    """Features and purified graph of another graph, by transform and threshold of `reference`: nothing is fitted."""
     assert graph.x is not None
-    if (graph.weights is None) != (like.weight_median is None):
+    if (graph.weights is None) != (reference.weight_median is None):
         ours, theirs = ("none", "some") if graph.weights is None else ("some", "none")
         raise ValueError(
             f"this graph has {ours} and the trained one {theirs}: weights of edges (graph.weight_column or "
             "graph.weights) belong to both graphs or to neither"
         )
-    before = like.info
-    is_needed = before["threshold"] is not None
-    dropping = _Dropping(before["similarity"], before["ratio"], attributes, is_needed, before)
-    if not world.leads:
-        return _help(graph, out, dropping, world)
-    fitted = like.fitted()
+    dropping = _Dropping(reference.info["similarity"], reference.info["ratio"], attributes, reference.info)
+    fitted = reference.fitted()
     try:
         x = fitted.apply(graph.x, graph.columns)
     except IndexError as error:
-        raise files.FolderError(f"{like.folder / _FITTED} is damaged: {error}") from error
-    features = Features(x, like.columns, like.record, fitted)
-    return _write(out, graph, features, like.weight_median, dropping, world)
+        raise files.FolderError(f"{reference.folder / _FITTED} is damaged: {error}") from error
+    features = Features(x, reference.columns, reference.record, fitted)
+    return _write(out, graph, features, reference.weight_median, dropping)
 
 
-def _help(graph: Graph, out: Path, dropping: _Dropping, world: World) -> Purified:
-    """What the other ranks do: they share the similarities, if any edge is to be dropped."""
-    if dropping.is_needed:
-        world.barrier()  # the features, or what makes them, are there
-        path, x = out / _FEATURES, graph.x
-        assert x is not None
-        if dropping.attributes == "transformed":
-            fitted = read_tensors(out / _FITTED, fitted_from_bytes)
-            x = open_npy(path) if path.exists() else fitted.apply(x, graph.columns)
-        arguments = graph.indptr, graph.indices, x, dropping.similarity
-        _measure_shared(world, out / _PARTS, *arguments, directed=graph.directed)
-    world.barrier()
-    return open_purified(out, graph)
-
-
-def _write(
-    out: Path, graph: Graph, features: Features, weight_median: float | None, dropping: _Dropping, world: World
-) -> Purified:
+def _write(out: Path, graph: Graph, features: Features, weight_median: float | None, dropping: _Dropping) -> Purified:
     """Writes the folder, the manifest last; the graph and the features that it returns are made already."""
     out.mkdir(parents=True, exist_ok=True)
     given, source, median = graph, graph.fingerprint, {}
@@ -237,14 +195,8 @@ def _write(
         graph = replace(graph, weights=write_strengths(out / _WEIGHTS, graph.weights, weight_median))
         files.sync_file(out / _WEIGHTS)
         median = {"weight_median": weight_median}
-    measured, (similarity, ratio, _, is_needed, before) = dropping.measured(graph, features.x), dropping
-    find = partial(find_dropped, graph, measured, similarity=similarity, ratio=ratio, before=before)
-    if world.size == 1 or not is_needed:
-        marks, info = find()
-    else:
-        world.barrier()  # the others make or map the features
-        marks, info = find(measure=partial(_measure_shared, world, out / _PARTS))
-        shutil.rmtree(out / _PARTS)
+    measured, (similarity, ratio, _, before) = dropping.measured(graph, features.x), dropping
+    marks, info = find_dropped(graph, measured, similarity=similarity, ratio=ratio, before=before)
     save_npy(out / _MARKS, marks)
     files.sync_file(out / _MARKS)
     made = without_dropped(graph, marks, info)
@@ -252,7 +204,6 @@ def _write(
     body |= {"purified": info, "fingerprint": made.fingerprint, "directed": graph.directed}
     body |= {"num_nodes": made.num_nodes, "num_arcs": made.num_arcs}
     files.write_manifest(out, KIND, FORMAT, body)
-    world.barrier()
     opened = open_purified(out, given)
     opened.__dict__.update(features=read_only(features.x), graph=made)
     return opened
@@ -270,44 +221,5 @@ def open_purified(folder: Path, of: Graph | None = None, room: Room | None = Non
     files.check_types(folder / files.MANIFEST, body["purified"], _DROPPED)
     num_edges = body["num_arcs"] // (1 if body["directed"] else 2)
     room = room or partial(new_array, near=folder.parent, budget=Budget())
-    told = body["features"], tuple(body["columns"]), folder, body["purified"], num_edges, body["fingerprint"]
-    return Purified(*told, of, room, body.get("weight_median"))
-
-
-def propagate_shared(structure: Graph, x: NDArray[np.float32], out: Path, world: World) -> NDArray[np.float32]:
-    """Â x, written into the folder `out` and mapped; every rank calls this."""
-    if world.size == 1:
-        shutil.rmtree(out / _PARTS, ignore_errors=True)  # of ranks that were killed
-        return propagate.propagate_features(structure, x, out)
-    propagate.check_propagated(structure, x)
-    start, stop = world.share(len(x), propagate.CHUNK_ROWS)
-    parts = _gather(world, out / _PARTS, lambda path: propagate.write_rows(structure, x, path, start, stop))
-    if world.leads:
-        joined = create_npy(out / "x.npy", np.float32, x.shape)
-        for rank, part in enumerate(parts):
-            joined[slice(*world.share(len(x), propagate.CHUNK_ROWS, rank))] = part
-        joined.flush()
-        shutil.rmtree(out / _PARTS)
-        propagate.seal_propagated(out, x.shape)
-    world.barrier()
-    return propagate.open_propagated(out)
-
-
-def _measure_shared(world: World, folder: Path, *arguments: Any, **options: Any) -> NDArray[np.float32]:
-    """What `edge_similarity` returns for these arguments, on rank 0; empty on the others. Every rank calls this."""
-
-    def write(path: Path) -> None:
-        save_npy(path, edge_similarity(*arguments, **options, share=(world.rank, world.size)))
-
-    return np.concatenate([np.empty(0, np.float32), *_gather(world, folder, write)])
-
-
-def _gather(world: World, folder: Path, write: Callable[[Path], None]) -> list[NDArray[np.float32]]:
-    """The arrays that the ranks write, mapped, in the order of the ranks, on rank 0; empty on the others."""
-    if world.leads:
-        shutil.rmtree(folder, ignore_errors=True)  # of ranks that were killed
-    world.barrier()
-    folder.mkdir(parents=True, exist_ok=True)
-    write(folder / f"{world.rank}.npy")
-    world.barrier()
-    return [open_npy(folder / f"{rank}.npy") for rank in range(world.size)] if world.leads else []
+    stored = body["features"], tuple(body["columns"]), folder, body["purified"], num_edges, body["fingerprint"]
+    return Purified(*stored, of, room, body.get("weight_median"))

@@ -13,9 +13,6 @@ the folder.
 Memory: two layers of embeddings (2 x n x width x 4 bytes) and 8 bytes an edge, three times if there are several views,
 unless they are on disk, and a chunk; then 4 bytes an edge, thirteen numbers a node and seven of 4 bytes. With a
 `Reference`, as many numbers of each of its nodes.
-
-`auc_trend` scores each new sample alone while training, where the anomalies are known: the paper's figure. A number
-depends on its sample and nothing else, so a resumed run logs the same. It costs one scoring pass a call.
 """
 
 import logging
@@ -38,7 +35,6 @@ from hcm_scale.base import files
 from hcm_scale.base.files import hash_files, read_tensors
 from hcm_scale.base.names import RANKINGS
 from hcm_scale.base.npy import read_only
-from hcm_scale.base.spmm import ModelInput
 from hcm_scale.base.threads import run_concurrently, run_in_slices
 from hcm_scale.features.auto import sample
 from hcm_scale.features.purify import edge_similarity
@@ -47,19 +43,15 @@ from hcm_scale.graph.check import NO_TYPE
 from hcm_scale.graph.lookup import two_sides
 from hcm_scale.graph.store import NodeTypes
 from hcm_scale.model import CHUNK_ROWS
-from hcm_scale.posterior.samples import load_sample
 from hcm_scale.ranks.world import ALONE, World
 from hcm_scale.score import metrics, nodes, table
 from hcm_scale.score.calibration import ContextScale, Scale, scale_from_bytes, scale_to_bytes
-from hcm_scale.score.closure import cohesion, far_cut
+from hcm_scale.score.closure import far_cut
 from hcm_scale.score.edge_index import EdgeIndex, edge_index
-from hcm_scale.score.edges import MEAN_FILE, VAR_FILE, EdgeHops, Hop, open_hops, predict_edges, save_hops
+from hcm_scale.score.edges import MEAN_FILE, VAR_FILE, EdgeHops, Hop, open_hops, save_hops
 from hcm_scale.score.evidence import FEW, OwnKind, type_groups
-from hcm_scale.score.metrics import roc_auc
-from hcm_scale.score.nodes import score_nodes, with_closure, with_strange
 from hcm_scale.stages.drift import drift
 from hcm_scale.stages.edges import Predicted, View, chunk_of, has_room, predict_views, sharings_of
-from hcm_scale.stages.embedding import embed_samples
 
 KIND = "hcm_scale scores"
 FORMAT = 11
@@ -358,38 +350,3 @@ def _write(
 def _labels(graph: Graph) -> NDArray[np.uint8] | None:
     """Labels that tell two groups of nodes apart; None if there are none."""
     return graph.y if graph.y is not None and 0 < np.count_nonzero(graph.y) < graph.num_nodes else None
-
-
-Trend = Callable[[Path, int], dict[str, float]]
-
-
-def auc_trend(
-    graph: Graph,
-    structure: Graph,
-    x: ModelInput,
-    model: dict[str, Any],
-    *,
-    how: Scoring,
-    propagated: bool,
-    device: str,
-) -> Trend | None:
-    """A function of (samples folder, samples so far) that scores the newest sample; None where labels are unknown.
-
-    `model` holds the arguments of `HopModel`; the other arguments are those of the score stage.
-    """
-    y = _labels(graph)
-    if y is None:
-        return None
-    edges = edge_index(graph.indptr, graph.indices, directed=graph.directed)
-    expected = np.zeros(0) if graph.directed else cohesion(edges)[1]
-
-    def newest(folder: Path, num_samples: int) -> dict[str, float]:
-        sample = load_sample(folder, num_samples - 1)
-        embedded = embed_samples(model, [sample], structure, x, propagated=propagated, device=device)
-        hops = predict_edges(edges, embedded, hop=how.hop, device=device)
-        scores = score_nodes(edges, hops, trim=how.trim)
-        far = far_cut(hops.mean, how.far_share)
-        scores, _ = with_strange(with_closure(scores, edges, hops.mean, far, expected))
-        return {"ahp_auc": roc_auc(y, scores.ahp), "strange_auc": roc_auc(y, scores.strange)}
-
-    return newest

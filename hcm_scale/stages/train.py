@@ -62,7 +62,7 @@ from hcm_scale.ranks.world import ALONE, LostRankError, World
 from hcm_scale.sampling.device import batches as gpu
 from hcm_scale.sampling.device.batches import EndsBatch
 from hcm_scale.sampling.device.graph import graph_to
-from hcm_scale.sampling.neighbors import import_sample_adj, make_batch, make_sampler, most_drawn
+from hcm_scale.sampling.neighbors import NeighborSampler, make_batch, most_drawn
 from hcm_scale.sampling.pairs import Cut, PairBatch, cut_epoch, pair_batches, pairs_per_epoch
 from hcm_scale.shards import Labels
 
@@ -95,7 +95,6 @@ class Batching:
     fan_outs: tuple[int | None, ...]  # one per sampled layer, input side first, or one for all; None: all neighbours
     hub_cap: int | None  # the most neighbours drawn where the fan-out is all
     exact_first_hop: bool
-    backend: str
     whole_graph: bool = False  # steps on all nodes where a batch's neighbourhood would be most of them
 
 
@@ -179,14 +178,14 @@ class Training:
 
     def cut(self, world: World) -> Cut:
         """How an epoch is cut into batches, and a batch into the slices of the ranks."""
-        how = {"batch_pairs": self.batch_pairs, "rank": world.rank, "num_ranks": world.size}
-        return cut_epoch(self.labels, sampling_ratio=self.recipe.batching.sampling_ratio, **how)
+        options = {"batch_pairs": self.batch_pairs, "rank": world.rank, "num_ranks": world.size}
+        return cut_epoch(self.labels, sampling_ratio=self.recipe.batching.sampling_ratio, **options)
 
     @property
     def takes_whole_graph(self) -> bool:
         """Whether steps embed all nodes: wanted, the same neighbourhoods, and few more nodes than a batch has seeds."""
         batching = self.recipe.batching
-        takes_all = batching.backend == "numba" and all(fan_out is None for fan_out in batching.fan_outs)
+        takes_all = all(fan_out is None for fan_out in batching.fan_outs)
         is_small = batching.batch_pairs is None or self.structure.num_nodes <= 2 * batching.batch_pairs
         if not (batching.whole_graph and takes_all and is_small):
             return False
@@ -195,16 +194,14 @@ class Training:
 
 @dataclass(frozen=True)
 class Record:
-    """What a run writes besides its samples. `trend(samples folder, samples so far)` returns numbers to log."""
+    """What a run writes besides its samples."""
 
     checkpoint_every: int
     log_every: int = 20
     tensorboard: bool = False
-    trend: Callable[[Path, int], dict[str, float]] | None = None
-    trend_every: int = 1  # samples
 
     def __post_init__(self) -> None:
-        for name in ("checkpoint_every", "log_every", "trend_every"):
+        for name in ("checkpoint_every", "log_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
 
@@ -243,10 +240,6 @@ class _Run:
         self.meter.check(self.chain)
         folder, chain = self.out / "checkpoints", self.chain
         save_checkpoint(folder, chain.num_done, chain.tensors(), self.hashes)
-
-    def has_trend(self) -> bool:
-        """Whether a trend is due after the newest sample."""
-        return self.record.trend is not None and self.plan.num_kept(self.chain.num_done) % self.record.trend_every == 0
 
 
 def _start(training: Training, out: Path, device: str, record: Record, world: World) -> _Run:
@@ -294,7 +287,8 @@ def _lead_steps(run: _Run, steps: Iterator[Step], convergence: RankingConvergenc
         for step in steps:
             run.meter.add(step)
             if step.sample is not None:
-                _write_sample(run, step, journal)
+                run.meter.check(run.chain)
+                run.hashes.append(write_sample(run.out / "samples", len(run.hashes), step.sample))
                 if convergence is not None:
                     convergence.add(step.sample)
                     has_converged = run.world.broadcast(convergence.has_settled)
@@ -307,17 +301,6 @@ def _lead_steps(run: _Run, steps: Iterator[Step], convergence: RankingConvergenc
                 break
             check_cancelled()
             signals.check_stop_requested()
-
-
-def _write_sample(run: _Run, step: Step, journal: Journal) -> None:
-    """Writes a sample, and the trend where it is due."""
-    assert step.sample is not None
-    samples, num_kept = run.out / "samples", run.plan.num_kept(step.t + 1)
-    run.meter.check(run.chain)
-    run.hashes.append(write_sample(samples, num_kept - 1, step.sample))
-    if run.record.trend is not None and run.has_trend():
-        journal.write({"step": step.t + 1, "num_samples": num_kept, **run.record.trend(samples, num_kept)})
-        run.world.barrier()  # a trend may take longer than a step may wait
 
 
 @contextlib.contextmanager
@@ -333,11 +316,9 @@ def _checkpoint_where_stopped(run: _Run) -> Iterator[None]:
 
 
 def _follow_steps(run: _Run, steps: Iterator[Step]) -> None:
-    """The steps of a rank that writes nothing: it stops where rank 0 does, and waits for its trends."""
+    """The steps of a rank that writes nothing: it stops where rank 0 does."""
     for step in steps:
         run.meter.add(step)
-        if step.sample is not None and run.has_trend():
-            run.world.barrier()
         is_asked = step.sample is not None and run.plan.stop_correlation is not None
         has_converged = is_asked and run.world.broadcast(None)
         if run.chain.num_done % run.record.log_every == 0 or has_converged:
@@ -376,17 +357,10 @@ def training_batches(
     yield from gpu.to_gpu(batches, device) if on_gpu else batches
 
 
-def check_backend(backend: str) -> None:
-    """Refuses a sampler that is not installed, before anything is made for it."""
-    if backend == "torch_sparse":
-        import_sample_adj()
-
-
 def batch_maker(training: Training) -> Callable[[PairBatch], MiniBatch]:
     """A function from pairs to batches, on the CPU."""
     structure, x, batching = training.structure, training.x, training.recipe.batching
-    sample = make_sampler(
-        batching.backend,
+    sample = NeighborSampler(
         structure.indptr,
         structure.indices,
         gcn_scale(structure.indptr, structure.weights),
@@ -427,8 +401,6 @@ def _probe_batch(training: Training, device: str) -> MiniBatch:
 def gpu_fit(training: Training, cut: Cut, device: torch.device | str) -> gpu.Fit | None:
     """What of this training fits the device; None where batches are to be made on the host."""
     structure, batching, network = training.structure, training.recipe.batching, training.recipe.network
-    if batching.backend != "numba":  # another sampler was asked for, and it runs on the host
-        return None
     return gpu.choose_fit(
         device,
         structure,

@@ -44,10 +44,10 @@ def collect(folder: Path) -> str:
     num_planned = count_planned(folder)
     missing = f"; the last sweep planned {num_planned}, so some never started" if num_planned > len(jobs) else ""
     failed = [f"  {job.name}: {job.error}" for job in jobs if job.error]
-    parts = [f"{len(jobs)} jobs, {len(finished)} finished and different{missing}", _overview(finished)]
-    parts.append("\n".join(["not finished (run the same sweep again to go on):", *failed]) if failed else "")
-    parts += [hint, "\n".join(str(path) for path in [*made, *drawn])]
-    return "\n\n".join(part for part in parts if part)
+    paragraphs = [f"{len(jobs)} jobs, {len(finished)} finished and different{missing}", _overview(finished)]
+    paragraphs.append("\n".join(["not finished (run the same sweep again to go on):", *failed]) if failed else "")
+    paragraphs += [hint, "\n".join(str(path) for path in [*made, *drawn])]
+    return "\n\n".join(paragraph for paragraph in paragraphs if paragraph)
 
 
 def _job_table(jobs: Sequence[Job], finished: Sequence[Job]) -> pa.Table:
@@ -64,9 +64,9 @@ def _job_table(jobs: Sequence[Job], finished: Sequence[Job]) -> pa.Table:
 
 def _column(values: list[Any]) -> pa.Array:
     """A column of numbers, or of text if the values are mixed."""
-    known = [value for value in values if value is not None]
-    if known and all(isinstance(value, int | float) and not isinstance(value, bool) for value in known):
-        whole = all(isinstance(value, int) for value in known)
+    given = [value for value in values if value is not None]
+    if given and all(isinstance(value, int | float) and not isinstance(value, bool) for value in given):
+        whole = all(isinstance(value, int) for value in given)
         return pa.array(values, pa.int64() if whole else pa.float64())
     return pa.array([None if value is None else str(value) for value in values], pa.string())
 
@@ -95,9 +95,9 @@ def _overview(jobs: Sequence[Job]) -> str:
 
 
 def _mean_std(group: Sequence[Job], number: str) -> str:
-    found = [job.numbers[number] for job in group if number in job.numbers]
-    deviation = f" ± {curves.spread(found):.3f}" if len(found) > 1 else ""
-    return f"{sum(found) / len(found):.3f}{deviation}" if found else "-"
+    values = [job.numbers[number] for job in group if number in job.numbers]
+    deviation = f" ± {curves.spread(values):.3f}" if len(values) > 1 else ""
+    return f"{sum(values) / len(values):.3f}{deviation}" if values else "-"
 
 
 def _draw_figures(jobs: Sequence[Job], folder: Path) -> tuple[list[Path], str]:
@@ -107,7 +107,6 @@ def _draw_figures(jobs: Sequence[Job], folder: Path) -> tuple[list[Path], str]:
     for key in keys:
         if key != "graph.name":
             figures[key] = curves.option_panels(jobs, key, [other for other in keys if other != key])
-    figures["trend"] = curves.trend_panels(jobs, keys)
     if not any(figures.values()):
         return [], ""
     try:

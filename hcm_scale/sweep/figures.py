@@ -4,7 +4,7 @@ Jobs that differ only in the seed are repeats of one point. Options that follow 
 name, an injection seed from the seed) do not count as varied. A figure over one option has a curve for every setting of
 the others that was run at two or more of its values, so grids and one-at-a-time studies in one folder both come out.
 
-A figure is one PNG and one SVG, with error bars or bands. A panel shows up to `MAX_CURVES` curves; its title says how
+A figure is one PNG and one SVG, with error bars. A panel shows up to `MAX_CURVES` curves; its title says how
 many are left out. matplotlib is an extra (`plots`), imported when drawing; the Agg and SVG canvases are used directly,
 so that no display and no global figure state is involved.
 """
@@ -39,12 +39,11 @@ class Curve:
 
 @dataclass(frozen=True)
 class Panel:
-    """Curves in one frame. `band` draws the spread as a filled region, as for trends, instead of error bars."""
+    """Curves in one frame."""
 
     title: str
     xlabel: str
     curves: tuple[Curve, ...]
-    band: bool = False
 
 
 def varied(jobs: Sequence[Job]) -> list[str]:
@@ -55,11 +54,11 @@ def varied(jobs: Sequence[Job]) -> list[str]:
     ['seed', 'purify.ratio']
     """
     columns = {key: [str(job.options.get(key)) for job in jobs] for key in differing(jobs)}
-    found: list[str] = []
+    causes: list[str] = []
     for key in sorted(columns, key=lambda key: (key not in _FIRST, -len(set(columns[key])), key)):
-        if not any(_follows(key, known, columns) for known in found):
-            found.append(key)
-    return found
+        if not any(_follows(key, cause, columns) for cause in causes):
+            causes.append(key)
+    return causes
 
 
 def differing(jobs: Sequence[Job]) -> list[str]:
@@ -68,29 +67,30 @@ def differing(jobs: Sequence[Job]) -> list[str]:
     return [key for key in keys if len({str(job.options.get(key)) for job in jobs}) > 1]
 
 
-def _follows(key: str, known: str, columns: Mapping[str, list[str]]) -> bool:
-    """Whether the values of `key` follow from those of `known`, so that `key` was not varied itself.
+def _follows(key: str, other: str, columns: Mapping[str, list[str]]) -> bool:
+    """Whether the values of `key` follow from those of `other`, so that `key` was not varied itself.
 
     Only seeds follow from the seed: an option run once per value beside it was swept. From an option that no two jobs
     share everything seems to follow; then only what stands beside it does.
     """
-    cause, effect = columns[known], columns[key]
+    cause, effect = columns[other], columns[key]
     num_causes = len(set(cause))
     if len(set(zip(cause, effect, strict=True))) > num_causes:
         return False
-    if known == "seed" or key.endswith(".seed"):
+    if other == "seed" or key.endswith(".seed"):
         return key.endswith(".seed")
-    return num_causes < len(cause) or key.partition(".")[0] == known.partition(".")[0]
+    return num_causes < len(cause) or key.partition(".")[0] == other.partition(".")[0]
 
 
 def _curve(label: str, points: Iterable[tuple[Any, float | None]]) -> Curve:
     """The curve through the means of the values at each x; None stands for a job without the value."""
-    found = defaultdict(list)
-    for place, value in points:
+    values_at = defaultdict(list)
+    for at, value in points:
         if value is not None:
-            found[place].append(value)
-    x = sorted(found, key=_order)
-    return Curve(label, tuple(x), tuple(statistics.fmean(found[v]) for v in x), tuple(spread(found[v]) for v in x))
+            values_at[at].append(value)
+    x = sorted(values_at, key=_order)
+    values = [values_at[at] for at in x]
+    return Curve(label, tuple(x), tuple(map(statistics.fmean, values)), tuple(map(spread, values)))
 
 
 def spread(values: Any) -> float:
@@ -157,25 +157,12 @@ def score_panels(jobs: Sequence[Job], others: Sequence[str]) -> list[Panel]:
     return _panels(frames, "score")
 
 
-def trend_panels(jobs: Sequence[Job], others: Sequence[str]) -> list[Panel]:
-    """The panels of ROC-AUC over training, one per score that training logged."""
-    frames = []
-    for name in sorted({name for job in jobs for line in job.trend for name in line if "auc" in name}):
-        curves = [
-            _curve(label, ((line["step"], line.get(name)) for job in group for line in job.trend))
-            for label, group in settings(jobs, others).items()
-        ]
-        frames.append((f"{name.removesuffix('_auc')} over training", curves))
-    return _panels(frames, "step", band=True)
-
-
-def _panels(frames: Iterable[tuple[str, list[Curve]]], xlabel: str, band: bool = False) -> list[Panel]:
-    made = [Panel(title, xlabel, tuple(curve for curve in curves if curve.x), band) for title, curves in frames]
+def _panels(frames: Iterable[tuple[str, list[Curve]]], xlabel: str) -> list[Panel]:
+    made = [Panel(title, xlabel, tuple(curve for curve in curves if curve.x)) for title, curves in frames]
     return [panel for panel in made if panel.curves]
 
 
 _WIDTH, _HEIGHT = 5.2, 4.2  # inches a panel
-_STROKES = ((3.0, "-"), (2.6, "--"), (2.6, "-"), (1.4, "--"))  # width and dashes: of two curves that coincide both show
 _FONTS: Any = {"font.size": 13, "axes.titlesize": 14, "axes.labelsize": 13, "legend.fontsize": 11}
 _FONTS |= {"svg.hashsalt": "hcm-scale"}  # equal tables give equal bytes
 
@@ -198,31 +185,24 @@ def draw(panels: Sequence[Panel], path: Path) -> list[Path]:
 def _draw_panel(axes: Any, panel: Panel) -> None:
     shown = panel.curves[:MAX_CURVES]
     left_out = len(panel.curves) - len(shown)
-    places = axis_places([value for curve in shown for value in curve.x])
+    positions = axis_places([value for curve in shown for value in curve.x])
     for number, curve in enumerate(shown):
-        _draw_curve(axes, curve, places, panel.band, number, shift=number - (len(shown) - 1) / 2)
-    if not panel.band:
-        names = [f"{x:g}" if isinstance(x, float) else "default" if x is None else str(x) for x in places]
-        axes.set_xticks(list(places.values()), names)
+        _draw_curve(axes, curve, positions, shift=number - (len(shown) - 1) / 2)
+    names = [f"{x:g}" if isinstance(x, float) else "default" if x is None else str(x) for x in positions]
+    axes.set_xticks(list(positions.values()), names)
     axes.set_title(panel.title + (f" ({left_out} curves not shown)" if left_out else ""))
     axes.set_xlabel(panel.xlabel)
     axes.set_ylabel("ROC-AUC, mean and deviation")
     axes.grid(alpha=0.3)
     if len(shown) > 1 or shown[0].label:
-        below: Any = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.18), "ncols": 2}  # bands leave no free corner
-        axes.legend(frameon=False, **(below if panel.band else {}))
+        axes.legend(frameon=False)
 
 
-def _draw_curve(axes: Any, curve: Curve, places: dict[Any, float], band: bool, number: int, shift: float) -> None:
+def _draw_curve(axes: Any, curve: Curve, positions: dict[Any, float], shift: float) -> None:
     """One curve; error bars of neighbouring curves are shifted a little, so that both can be read."""
     mean, std = np.array(curve.mean), np.array(curve.std)
-    x = np.array([places[value] for value in curve.x])
-    if band:
-        width, dashes = _STROKES[number % len(_STROKES)]
-        (line,) = axes.plot(x, mean, label=curve.label, linewidth=width, linestyle=dashes)
-        axes.fill_between(x, mean - std, mean + std, color=line.get_color(), alpha=0.2, linewidth=0)
-        return
-    gap = float(np.diff(sorted(places.values())).min(initial=np.inf))
+    x = np.array([positions[value] for value in curve.x])
+    gap = float(np.diff(sorted(positions.values())).min(initial=np.inf))
     x = x + shift * 0.02 * (gap if np.isfinite(gap) else 1.0)
     are_names = all(isinstance(value, str) and not value[:1].isdigit() for value in curve.x)  # nothing lies between two
     line = "none" if are_names else "-"
@@ -240,4 +220,4 @@ def axis_places(values: Sequence[Any]) -> dict[Any, float]:
         steps = np.diff(np.array(ordered, float))
         if len(steps) and np.allclose(steps, steps[0], rtol=1e-6, atol=0.0):
             return {value: float(value) for value in ordered}
-    return {value: float(place) for place, value in enumerate(ordered)}
+    return {value: float(position) for position, value in enumerate(ordered)}

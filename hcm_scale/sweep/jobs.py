@@ -1,7 +1,7 @@
 """The jobs of a sweep, read from their folders: the options, results and costs of each, or why it failed.
 
 A job is a folder with a `config.json` (written when it starts) or a `log` (written even when its configuration was
-refused). It is finished when its `stages.json`, rewritten stage by stage, lists the scores. Folders of shared stages
+refused). It is finished when its `stages.json` lists the scores. Folders of shared stages
 and hidden folders are skipped. Only JSON and manifests are read, a few kilobytes a job.
 """
 
@@ -16,7 +16,6 @@ from typing import Any
 from hcm_scale.base import files
 from hcm_scale.config import stored_options
 from hcm_scale.run.workspace import read_stages
-from hcm_scale.stages.report import read_records
 from hcm_scale.stages.score import open_scores
 
 _PLACES = ("run_dir", "share_dir", "data_dir")  # where a job ran: no option of the experiment
@@ -26,28 +25,24 @@ _ERROR = re.compile(r"\d{4}-\d\d-\d\d \S+ error: (.*)")  # a line of a log
 
 @dataclass(frozen=True)
 class Job:
-    """One job: `options` by dotted key, results and costs by name; `error` is empty if it finished.
-
-    `trend` holds the lines that training logged about its samples so far, each with a `step`.
-    """
+    """One job: `options` by dotted key, results and costs by name; `error` is empty if it finished."""
 
     name: str
     options: Mapping[str, Any]
     numbers: Mapping[str, float]
     rank_by: str = ""
     error: str = ""
-    trend: tuple[Mapping[str, Any], ...] = ()
 
 
 def find_jobs(folder: Path) -> list[Path]:
     """The folders of jobs at or below `folder`, sorted."""
-    found = []
-    for place, inside, names in os.walk(folder):
+    jobs = []
+    for path, inside, names in os.walk(folder):
         if "config.json" in names or "log" in names:
-            found.append(Path(place))
+            jobs.append(Path(path))
             inside.clear()
         inside[:] = [name for name in inside if name not in _NO_JOBS and not name.startswith(".")]
-    return sorted(found)
+    return sorted(jobs)
 
 
 def count_planned(folder: Path) -> int:
@@ -68,8 +63,8 @@ def read_job(path: Path, name: str) -> Job:
     """Reads one job's folder; whatever is missing or damaged becomes its `error`."""
     options: Mapping[str, Any] = {}
     try:
-        found = {k: v for k, v in stored_options(path).items() if k not in _PLACES and v != {}}
-        options = {key: "+".join(map(str, value)) if isinstance(value, list) else value for key, value in found.items()}
+        stored = {k: v for k, v in stored_options(path).items() if k not in _PLACES and v != {}}
+        options = {k: "+".join(map(str, v)) if isinstance(v, list) else v for k, v in stored.items()}
         stages = read_stages(path)
         if not any(stage["name"] == "scores" for stage in stages):
             last = stages[-1]["name"] if stages else "nothing"
@@ -80,9 +75,7 @@ def read_job(path: Path, name: str) -> Job:
     seconds = {f"{stage['name']}_seconds": float(stage["seconds"]) for stage in stages}  # as if no stage were shared
     peak = max((float(stage["peak_rss_bytes"]) for stage in stages), default=0.0)
     costs = {**seconds, "all_seconds": sum(seconds.values()), "peak_rss_bytes": peak}
-    logs = sorted(path.glob("train-*/metrics.jsonl"))[:1]  # of the first view
-    trend = tuple(line for log in logs for line in read_records(log) if "num_samples" in line)
-    return Job(name, options, {**_quality(scores.metrics or {}, scores.rank_by), **costs}, scores.rank_by, trend=trend)
+    return Job(name, options, {**_quality(scores.metrics or {}, scores.rank_by), **costs}, scores.rank_by)
 
 
 def _quality(metrics: Mapping[str, Any], rank_by: str) -> dict[str, float]:
@@ -91,15 +84,15 @@ def _quality(metrics: Mapping[str, Any], rank_by: str) -> dict[str, float]:
     >>> _quality({"ahp": {"roc_auc": 0.8, "average_precision": 0.3}}, "ahp")
     {'auc': 0.8, 'ahp_auc': 0.8, 'ahp_average_precision': 0.3}
     """
-    found = {"auc": metrics[rank_by]["roc_auc"]} if rank_by in metrics else {}
+    quality = {"auc": metrics[rank_by]["roc_auc"]} if rank_by in metrics else {}
     for score, numbers in metrics.items():
-        found[f"{score}_auc"] = numbers["roc_auc"]
-        found[f"{score}_average_precision"] = numbers["average_precision"]
+        quality[f"{score}_auc"] = numbers["roc_auc"]
+        quality[f"{score}_average_precision"] = numbers["average_precision"]
         for kind, apart in numbers.get("by_kind", {}).items():
-            found[f"{score}_auc_{kind}"] = apart["roc_auc"]
-    return found
+            quality[f"{score}_auc_{kind}"] = apart["roc_auc"]
+    return quality
 
 
 def _last_error(log: Path) -> str:
     lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
-    return next((found[1] for line in reversed(lines) if (found := _ERROR.match(line))), "")
+    return next((match[1] for line in reversed(lines) if (match := _ERROR.match(line))), "")

@@ -5,8 +5,7 @@ library function: a graph is a function of its arguments, at any thread count an
 taken both ways, then loops and repeats are dropped, so a graph has a few per cent fewer edges than pairs. Node numbers
 are permuted: neither degree nor community can be read off them. Isolated nodes stay.
 
-Memory at the peak: 8 bytes a pair and 24 bytes a pair for sorting, then the CSR (8 bytes an edge) and 4 bytes an
-attribute.
+Memory at the peak: 8 bytes a pair, 8 more for sorting and the CSR (8 bytes an edge), then 4 bytes an attribute.
 """
 
 from collections.abc import Callable
@@ -17,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base.jit import kernel
-from hcm_scale.base.order import sort_row
 from hcm_scale.base.rng import below, key, mix, unit
 from hcm_scale.base.threads import run_in_slices, run_in_threads
+from hcm_scale.graph.build import symmetric_csr
 from hcm_scale.graph.store import Graph
 from hcm_scale.synthetic.inject import inject
 
@@ -31,8 +30,7 @@ _MAX_NODES = 2**31 - 1
 _ONE = np.uint64(1)
 _LOW16 = np.uint64(0xFFFF)
 _LOW21 = np.uint64(0x1FFFFF)
-_S16, _S21, _S32 = np.uint64(16), np.uint64(21), np.uint64(32)
-_NUM_CHUNKS, _MAX_BUCKETS = 64, 512  # of pairs, of rows
+_S16, _S21 = np.uint64(16), np.uint64(21)
 
 # R-MAT quadrants .57, .19, .19, .05 (Graph500) as cumulative thresholds on 21 random bits: three levels a word.
 _RMAT_A = np.uint64(round(0.57 * (1 << 21)))
@@ -195,12 +193,12 @@ def _noise(
 ) -> NDArray[Any]:
     out = np.empty(shape, dtype)
 
-    def fill(part: slice) -> None:
-        rows = np.empty(out[part].shape, np.float32)
-        bell_rows((0, len(rows)), _key(seed, purpose), part.start, rows)
+    def fill(chunk: slice) -> None:
+        rows = np.empty(out[chunk].shape, np.float32)
+        bell_rows((0, len(rows)), _key(seed, purpose), chunk.start, rows)
         if add is not None:
-            add(part.start, rows)
-        out[part] = rows
+            add(chunk.start, rows)
+        out[chunk] = rows
 
     run_in_slices(shape[0], fill, size=1 << 13)
     return out
@@ -225,12 +223,12 @@ class Communities(NamedTuple):
 
 
 @kernel
-def community_pairs(part, seed, communities, homophily, num_bits, u, v):
+def community_pairs(tasks, seed, communities, homophily, num_bits, u, v):
     """Pair e of a community graph: a member of a random community, and one of the same (homophily) or of any."""
     bounds = communities.bounds
     num_nodes = bounds[-1]
     labels = mix(np.uint64(seed), 1)
-    for e in range(part[0], part[1]):
+    for e in range(tasks[0], tasks[1]):
         state = mix(np.uint64(seed), e + 2)
         own = np.searchsorted(bounds, below(mix(state, 0), num_nodes), side="right") - 1
         other = own
@@ -253,29 +251,29 @@ def _member(word, community, communities):
 
 
 @kernel
-def community_members(part, seed, bounds, num_bits, out):
+def community_members(tasks, seed, bounds, num_bits, out):
     """out[i] = the community of node i."""
     num_nodes = bounds[-1]
     labels = mix(np.uint64(seed), 1)
-    for community in range(part[0], part[1]):
+    for community in range(tasks[0], tasks[1]):
         for position in range(bounds[community], bounds[community + 1]):
             out[permute(position, num_bits, num_nodes, labels)] = community
 
 
 @kernel
-def add_centroids(part, members, centroids, x):
+def add_centroids(tasks, members, centroids, x):
     """x[i] += the centroid of node i's community."""
-    for i in range(part[0], part[1]):
+    for i in range(tasks[0], tasks[1]):
         centre = centroids[members[i]]
         for k in range(x.shape[1]):
             x[i, k] += centre[k]
 
 
 @kernel
-def rmat_pairs(part, seed, scale, num_nodes, u, v):
+def rmat_pairs(tasks, seed, scale, num_nodes, u, v):
     """Pair e of an R-MAT graph of at most 2^scale nodes, labels permuted so that degree says nothing about the id."""
     labels = mix(np.uint64(seed), 1)
-    for e in range(part[0], part[1]):
+    for e in range(tasks[0], tasks[1]):
         state = mix(np.uint64(seed), e + 2)
         word = np.uint64(0)
         row = np.int64(0)
@@ -294,9 +292,9 @@ def rmat_pairs(part, seed, scale, num_nodes, u, v):
 
 
 @kernel
-def grid_pairs(part, seed, width, height, removed_share, u, v):
+def grid_pairs(tasks, seed, width, height, removed_share, u, v):
     """Pairs 2i and 2i + 1: cell i with its right and its lower neighbour, or a loop where there is none."""
-    for cell in range(part[0], part[1]):
+    for cell in range(tasks[0], tasks[1]):
         state = mix(np.uint64(seed), cell)
         for side in range(2):
             inside = (cell % width < width - 1) if side == 0 else (cell < width * (height - 1))
@@ -325,9 +323,9 @@ def permute(value, num_bits, bound, seed):
 
 
 @kernel
-def bell_rows(part, seed, first, out):
+def bell_rows(tasks, seed, first, out):
     """out[i, k] = independent bell-shaped noise of mean 0 and variance 1, that of row first + i."""
-    for i in range(part[0], part[1]):
+    for i in range(tasks[0], tasks[1]):
         row = mix(np.uint64(seed), first + i)
         for k in range(out.shape[1]):
             out[i, k] = _bell(mix(row, k))
@@ -337,110 +335,3 @@ def bell_rows(part, seed, first, out):
 def _bell(word):
     total = (word & _LOW16) + ((word >> _S16) & _LOW16) + ((word >> (_S16 + _S16)) & _LOW16) + (word >> np.uint64(48))
     return np.float32(np.float64(total) - _BELL_MEAN) * _BELL_SCALE
-
-
-# Pairs to a symmetric CSR, sorted, without loops or repeats: a parallel counting sort in two levels. Arcs are first
-# dealt into buckets of neighbouring rows (each chunk of pairs knows where its arcs of each bucket go, so threads never
-# share a place), then each bucket is sorted by row, and each row by column, inside the cache. Rows end up sorted, so
-# the result depends on nothing but the set of pairs. Memory beside the pairs: 12 bytes an arc, then the CSR.
-
-
-def symmetric_csr(
-    u: NDArray[np.int32], v: NDArray[np.int32], num_nodes: int
-) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """(indptr, indices) of the undirected graph of the pairs (u[e], v[e]).
-
-    >>> indptr, indices = symmetric_csr(np.array([0, 2, 1], np.int32), np.array([2, 0, 1], np.int32), 3)
-    >>> indptr.tolist(), indices.tolist()
-    ([0, 1, 1, 2], [2, 0])
-    """
-    shift = max(0, (num_nodes - 1).bit_length() - (_MAX_BUCKETS - 1).bit_length())
-    num_buckets = ((num_nodes - 1) >> shift) + 1
-    counts = np.zeros((_NUM_CHUNKS, num_buckets), np.int64)
-    run_in_threads(_NUM_CHUNKS, count_buckets, u, v, shift, counts)
-    ends = np.cumsum(counts.T).reshape(num_buckets, _NUM_CHUNKS).T
-    arcs = np.empty(ends[-1, -1], np.uint64)
-    run_in_threads(_NUM_CHUNKS, deal_arcs, u, v, shift, np.ascontiguousarray(ends - counts), arcs)
-    starts = np.concatenate([[0], ends[-1]])
-    columns = np.empty(len(arcs), np.int32)
-    indptr = np.zeros(num_nodes + 1, np.int64)
-    run_in_threads(num_buckets, sort_buckets, arcs, starts, shift, columns, indptr[1:])
-    del arcs
-    np.cumsum(indptr, out=indptr)
-    indices = np.empty(indptr[-1], np.int32)
-    run_in_threads(num_buckets, join_buckets, columns, starts, shift, indptr, indices)
-    return indptr, indices
-
-
-@kernel
-def count_buckets(part, u, v, shift, counts):
-    """counts[chunk, bucket] = the arcs that a chunk of pairs, taken both ways and without loops, puts into a bucket."""
-    num_chunks = counts.shape[0]
-    for chunk in range(part[0], part[1]):
-        for e in range(len(u) * chunk // num_chunks, len(u) * (chunk + 1) // num_chunks):
-            if u[e] != v[e]:
-                counts[chunk, u[e] >> shift] += 1
-                counts[chunk, v[e] >> shift] += 1
-
-
-@kernel
-def deal_arcs(part, u, v, shift, places, arcs):
-    """Writes each arc as (row << 32 | column) at the next of its chunk's places in its bucket; moves `places` on."""
-    num_chunks = places.shape[0]
-    for chunk in range(part[0], part[1]):
-        for e in range(len(u) * chunk // num_chunks, len(u) * (chunk + 1) // num_chunks):
-            if u[e] != v[e]:
-                a, b = u[e] >> shift, v[e] >> shift
-                arcs[places[chunk, a]] = (np.uint64(u[e]) << _S32) | np.uint64(v[e])
-                places[chunk, a] += 1
-                arcs[places[chunk, b]] = (np.uint64(v[e]) << _S32) | np.uint64(u[e])
-                places[chunk, b] += 1
-
-
-@kernel
-def sort_buckets(part, arcs, starts, shift, columns, degrees):
-    """Sorts each bucket into rows of distinct, rising columns, packed from its start; their lengths go to `degrees`."""
-    for bucket in range(part[0], part[1]):
-        first = bucket << shift
-        num_rows = min(np.int64(1) << shift, len(degrees) - first)
-        ends = np.zeros(num_rows + 1, np.int64)
-        for e in range(starts[bucket], starts[bucket + 1]):
-            ends[np.int64(arcs[e] >> _S32) - first + 1] += 1
-        ends[0] = starts[bucket]
-        for i in range(num_rows):
-            ends[i + 1] += ends[i]
-        places = ends[:-1].copy()
-        for e in range(starts[bucket], starts[bucket + 1]):
-            i = np.int64(arcs[e] >> _S32) - first
-            columns[places[i]] = np.int32(arcs[e] & np.uint64(0xFFFFFFFF))
-            places[i] += 1
-        write = starts[bucket]
-        for i in range(num_rows):
-            kept = _sort_row(columns[ends[i] : ends[i + 1]])
-            for k in range(kept):
-                columns[write + k] = columns[ends[i] + k]
-            degrees[first + i] = kept
-            write += kept
-
-
-@kernel
-def _sort_row(row):
-    """Sorts a row and moves its distinct values to the front; returns how many there are."""
-    sort_row(row)
-    kept = min(1, len(row))
-    for i in range(1, len(row)):
-        if row[i] != row[kept - 1]:
-            row[kept] = row[i]
-            kept += 1
-    return kept
-
-
-@kernel
-def join_buckets(part, columns, starts, shift, indptr, indices):
-    """Closes the gaps that merged repeats left between buckets."""
-    num_nodes = len(indptr) - 1
-    for bucket in range(part[0], part[1]):
-        first = indptr[bucket << shift]
-        last = indptr[min((bucket + 1) << shift, num_nodes)]
-        for e in range(last - first):
-            indices[first + e] = columns[starts[bucket] + e]

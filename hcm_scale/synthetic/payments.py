@@ -46,10 +46,10 @@ def payments(num_accounts: int = 5_000, seed: int = 0) -> tuple[pa.Table, dict[s
     day[is_of["dormant"]] = np.where(woken, late, early)
     is_asleep = np.isin(payee, planted["dormant"]) & (day >= 14) & (day < _DAYS - 4)
     rows = [np.stack([payer, payee, amount, day + hour / 24])[:, ~is_asleep], _ring(rng, planted["ring"])]
-    for place, hub in enumerate(planted["fan"]):
+    for number, hub in enumerate(planted["fan"]):
         ends = rng.choice(honest, 80, replace=False), np.full(80, hub)
         time = rng.integers(0, _DAYS, 80) + rng.normal(14, 3, 80).clip(0, 23.9) / 24
-        rows.append(np.stack([*(ends if place < 5 else ends[::-1]), rng.uniform(20, 60, 80).round(2), time]))
+        rows.append(np.stack([*(ends if number < 5 else ends[::-1]), rng.uniform(20, 60, 80).round(2), time]))
     payer, payee, amount, time = np.concatenate(rows, axis=1)
     mix = rng.dirichlet([4, 3, 2, 1], num_accounts).cumsum(axis=1)[payer.astype(np.int64)]
     kind = (rng.random(len(payer))[:, None] > mix[:, :3]).sum(axis=1)
@@ -77,4 +77,4 @@ def _ring(rng: np.random.Generator, nodes: NDArray[np.int64]) -> NDArray[np.floa
     amount = rng.uniform(4_000, 9_000, 12)[:, None] * 0.98**step
     time = rng.integers(1, _DAYS - 1, 12)[:, None] + 0.5 + step / 96
     ends = np.broadcast_to(nodes, amount.shape), np.broadcast_to(np.roll(nodes, -1), amount.shape)
-    return np.stack([part.ravel().astype(np.float64) for part in (*ends, amount.round(2), time)])
+    return np.stack([column.ravel().astype(np.float64) for column in (*ends, amount.round(2), time)])

@@ -8,8 +8,50 @@ import time
 import numba
 import numpy as np
 import pytest
+import torch
 
-from hcm_scale.base import threads
+from hcm_scale.base import cgroups, threads
+from hcm_scale.ranks.world import ALONE
+from hcm_scale.run.pipeline import run_threads
+
+
+@pytest.mark.parametrize(
+    ("line", "files", "quota"),
+    [
+        ("0::/pod/job", {"pod/cpu.max": "150000 100000", "pod/job/cpu.max": "max 100000"}, 1.5),
+        ("0::/pod/job", {"pod/cpu.max": "400000 100000", "pod/job/cpu.max": "200000 100000"}, 2.0),
+        ("0::/not-to-be-seen-from-here", {"cpu.max": "200000 100000"}, 2.0),
+        ("0::/job", {"job/cpu.max": "max 100000"}, None),
+        ("4:cpuacct,cpu:/job", {"cpu/job/cpu.cfs_quota_us": "50000", "cpu/job/cpu.cfs_period_us": "100000"}, 0.5),
+        ("4:cpuacct,cpu:/job", {"cpu/job/cpu.cfs_quota_us": "-1", "cpu/job/cpu.cfs_period_us": "100000"}, None),
+        ("4:memory:/job", {"cpu.max": "200000 100000"}, None),
+    ],
+)
+def test_cpu_quota__is_the_least_of_all_groups(tmp_path, line, files, quota):
+    (tmp_path / "own").write_text(f"12:cpuset:/x\n{line}\n")
+    for name, text in files.items():
+        path = tmp_path / "fs" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n")
+    assert cgroups.cpu_quota(tmp_path / "own", tmp_path / "fs") == quota
+    assert cgroups.cpu_quota(tmp_path / "missing", tmp_path / "fs") is None
+
+
+@pytest.mark.parametrize(
+    ("cores", "quota", "usable"), [(64, 2.0, 2), (64, 1.5, 2), (64, 0.5, 1), (1, 8.0, 1), (3, None, 3)]
+)
+def test_cores__are_no_more_than_the_container_may_use(monkeypatch, cores, quota, usable):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    monkeypatch.setattr(threads, "cpu_quota", lambda: quota)
+    assert threads.num_cores() == usable
+
+
+def test_run__takes_no_more_threads_than_the_container_may_use(all_threads, monkeypatch):
+    monkeypatch.setattr(threads, "cpu_quota", lambda: 1.0)
+    with all_threads(), threads.torch_threads(2):
+        with run_threads(None, ALONE):
+            assert (numba.get_num_threads(), torch.get_num_threads()) == (1, 1)
+        assert (numba.get_num_threads(), torch.get_num_threads()) == (2, 2)
 
 
 @pytest.mark.parametrize("num_tasks", [0, 1, 2, 5, 1000])

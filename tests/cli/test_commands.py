@@ -20,7 +20,7 @@ from hcm_scale.cli import commands, help
 from hcm_scale.config import Config, options, with_options
 from hcm_scale.run import pipeline
 from hcm_scale.run.finished import FinishedRun
-from hcm_scale.run.workspace import begin_run
+from hcm_scale.run.workspace import write_list
 from hcm_scale.serve.server import Views
 from hcm_scale.synthetic import families
 
@@ -77,7 +77,7 @@ def test_inspect__verify_looks_at_the_configuration_too(copied, damage):
 
 
 def test_inspect__of_a_run_that_has_finished_nothing_says_so(tmp_path):
-    begin_run(tmp_path)
+    write_list(tmp_path, [])
     with pytest.raises(ValueError, match="has finished no stage yet"):
         commands.inspect_path([str(tmp_path), "--verify"])
 

@@ -80,7 +80,7 @@ def test_inside__before_fit_says_so():
         HCM().plot.list()
 
 
-@pytest.mark.parametrize("options", [{}, {"sampling.first_hop": "sampled"}])
+@pytest.mark.parametrize("options", [{}, {"model.encoder": "sage"}])
 def test_hops_of_edges__are_those_of_a_whole_graph_embedded(world, tmp_path, options):
     HCM(FAST | options | {"posterior.num_samples": 5}, run_dir=tmp_path).fit(world.graph)
     run = FinishedRun(tmp_path)

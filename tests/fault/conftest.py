@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 TINY = [
-    *("graph=community", "graph.num_nodes=400", "hops.num_sources=60", "shards.shard_pairs=4000"),
+    *("graph=community", "graph.num_nodes=400", "hops.num_sources=60"),
     *("model.width=8", "model.head_width=8", "sampling.batch_pairs=128"),
     *("posterior.burn_in_steps=250", "posterior.num_samples=4", "posterior.thin_steps=5"),
     "posterior.checkpoint_every=7",

@@ -27,7 +27,7 @@ from hcm_scale.report import page
 from hcm_scale.run import pipeline
 from hcm_scale.run.finished import FinishedRun
 
-OPTIONS = {"shards.shard_pairs": 1024, "posterior.checkpoint_every": 2}
+OPTIONS = {"posterior.checkpoint_every": 2}
 OPTIONS |= {"world.threads": 1}
 NODE = "node 7"
 REMEDY = re.compile(r"remove \S+ to have it made again|hcm-scale run|or move them")

@@ -23,7 +23,7 @@ from same_bytes import artifacts
 from hcm_scale.posterior import samples
 
 ALL = range(1_000)  # more than there are changes
-OPTIONS = {"hops.num_sources": 40, "hops.classes": 3, "shards.shard_pairs": 1024, "sampling.batch_pairs": 64}
+OPTIONS = {"hops.num_sources": 40, "hops.classes": 3, "sampling.batch_pairs": 64}
 OPTIONS |= {"posterior.burn_in_steps": 38, "posterior.num_samples": 3, "world.threads": 1}
 OPTIONS |= {"posterior.checkpoint_every": 20}  # as often as metrics, which then average over the same steps if resumed
 _LEFT_OVER = (".tmp", ".new", ".old")

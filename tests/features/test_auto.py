@@ -196,8 +196,6 @@ def test_settings_without_effect__are_warned_about(caplog):
     x = np.random.default_rng(0).normal(size=(50, 18)).astype(np.float32)
     assert transform(x, scale="auto", pca=20).x.shape[1] == 18
     assert "attributes.pca=20 has no effect" in caplog.text
-    transform(x, scale="auto", standardise=False)
-    assert "attributes.standardise=False has no effect" in caplog.text
 
 
 def test_constant_table__has_no_features():

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from hcm_scale.posterior import loop, sgld
 
 SAMPLER = {"temperature": None, "prior": 5e-8, "seed": 0}
-PLAN = sgld.ChainPlan("constant", 0.05, 100.0, 0.55, cycle_steps=200, burn_in_steps=4, num_samples=3, thin_steps=3)
+PLAN = sgld.ChainPlan("constant", 0.05, burn_in_steps=4, num_samples=3, thin_steps=3)
 
 
 @dataclass(frozen=True)

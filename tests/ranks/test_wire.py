@@ -203,19 +203,6 @@ def test_leader_that_is_not_there__is_named():
         wire.call(address, 1, TOKEN, 1.0)
 
 
-def test_watch_port__finds_connections_that_others_opened_and_leaves_them_open():
-    with wire.listen("127.0.0.1") as server:
-        port = server.getsockname()[1]
-        assert wire.watch_port(port, 30.0) == 0
-        with socket.create_connection(("127.0.0.1", port)) as near, server.accept()[0] as far:
-            near.settimeout(5)
-            assert wire.watch_port(port, 30.0) == 1
-            assert near.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-            assert near.gettimeout() == 5
-            far.sendall(b"x")
-            assert near.recv(1) == b"x"
-
-
 def test_line__joins_what_the_network_cuts_and_hears_no_value_in_beats():
     near, far = socket.socketpair()
     sender = threading.Thread(target=lambda: [near.sendall(bytes([byte])) for byte in b'\n{"a": 1}\n\n\n[2]\n\n'])

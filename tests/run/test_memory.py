@@ -275,8 +275,6 @@ def test_train__of_fewer_workers_needs_less(tmp_path, graph):
     assert [workers for workers, _ in ways] == [1, 0]
     held = [need.held for _, need in ways]
     assert held == sorted(held, reverse=True)
-    config.posterior.trend_every = 1
-    assert memory.train(config, training)[0][1].held > held[0]
 
 
 def test_purify__foresees_the_features_that_rules_will_make(tmp_path, graph):

@@ -3,7 +3,11 @@
 import contextlib
 import dataclasses
 import json
+import signal
+import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numba
@@ -14,6 +18,8 @@ import torch
 
 from hcm_scale import plugins
 from hcm_scale.base import console
+from hcm_scale.base.memory import OutOfMemoryError
+from hcm_scale.base.signals import Stopped
 from hcm_scale.base.threads import kernel_threads, torch_threads
 from hcm_scale.config import Config, SyntheticGraph
 from hcm_scale.graph import Graph
@@ -149,11 +155,59 @@ def test_run__that_is_refused_leaves_the_finished_one_as_it_was(tmp_path, graph,
     assert all(skipped(tmp_path).values())
 
 
-def test_run__that_is_refused_after_it_replaced_a_stage_does_not_list_the_old_ones(tmp_path, graph):
-    pipeline.run(small(tmp_path), graph=graph)
-    with pytest.raises(ValueError, match="hops"):
-        pipeline.run(small(tmp_path, purify__ratio=0.6, hops__classes=12), graph=graph)
-    assert set(skipped(tmp_path)) == {"graph", "purified"}
+@pytest.mark.parametrize("ends", [Stopped(signal.SIGINT), OutOfMemoryError("memory"), ValueError("refused")])
+def test_run__that_ends_after_it_replaced_stages_leaves_the_finished_one_to_be_read(tmp_path, graph, monkeypatch, ends):
+    config, other = small(tmp_path), small(tmp_path, purify__ratio=0.6)
+    pipeline.run(config, graph=graph)
+    said = pipeline.explain(config, ["17"])
+    with monkeypatch.context() as patch:
+        patch.setattr(score, "score", lambda *_, **__: (_ for _ in ()).throw(ends))
+        with pytest.raises(type(ends)):
+            pipeline.run(other, graph=graph)
+    assert pipeline.explain(config, ["17"]) == said
+    pipeline.run(other, graph=graph)
+    assert skipped(tmp_path)["graph"]
+    assert pipeline.explain(config, ["17"]) != said
+    assert not list((tmp_path / "records").glob("*.before*"))
+
+
+_KILLED = """
+import os, signal, sys
+sys.path.insert(0, {tests!r})
+from test_pipeline import pipeline, score, small, graph
+from hcm_scale.graph import Graph
+config = small({run_dir!r}, score__trim=0.5)
+score.score = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+pipeline.run(config, graph=Graph.open({run_dir!r} + "/../given"))
+"""
+
+
+def test_killed_run__leaves_the_finished_one_to_be_read(tmp_path, graph):
+    config = small(tmp_path / "run")
+    pipeline.run(config, graph=graph.save(tmp_path / "given"))
+    said = pipeline.explain(config, ["17"])
+    code = _KILLED.format(tests=str(Path(__file__).parent), run_dir=str(tmp_path / "run"))
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == -signal.SIGKILL
+    assert not (tmp_path / "run" / "scores" / "scores.parquet").exists()
+    assert pipeline.explain(config, ["17"]) == said
+
+
+def test_reader__sees_the_finished_run_while_the_same_words_run_again(tmp_path, graph):
+    config, ended, answers = small(tmp_path), threading.Event(), []
+    pipeline.run(config, graph=graph)
+    said = pipeline.explain(config, ["17"])
+
+    def read() -> None:
+        while not ended.is_set():
+            answers.append(pipeline.explain(config, ["17"]))
+
+    with ThreadPoolExecutor(1) as readers:
+        reading = readers.submit(read)
+        for _ in range(4):
+            pipeline.run(config, graph=graph)
+        ended.set()
+        reading.result()
+    assert set(answers) == {said}
 
 
 def test_threads__beyond_those_of_numba_are_warned_about_and_do_not_stop_a_run(tmp_path, graph, caplog):
@@ -182,14 +236,6 @@ def test_explain__before_a_run_says_so(tmp_path):
     config = small(tmp_path / "nothing")
     with pytest.raises(ValueError, match="nothing is not there"):
         FinishedRun(config.run_dir).explained_text(["1"])
-
-
-def test_sampler_that_is_not_installed__is_refused_at_the_door(tmp_path, graph, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch_sparse", None)
-    config = small(tmp_path / "run", sampling__backend="torch_sparse")
-    with pytest.raises(ValueError, match=r"sampling\.backend=torch_sparse needs the extra sparse"):
-        pipeline.run(config, graph=graph)
-    assert not (tmp_path / "run").exists()
 
 
 def test_bad_value__stops_before_anything_is_written(tmp_path, graph):
@@ -240,18 +286,15 @@ FIRST_CHANGED = {  # the first stage that another value of an option makes anew;
     "inject": {
         "graph": {"num_cliques": 2, "clique_size": 5, "num_attribute_anomalies": 3, "seed": 1},
     },
-    "attributes": {"purified": {"scale": "binary", "pca": 2, "standardise": False}},
+    "attributes": {"purified": {"scale": "log1p", "pca": 2}},
     "purify": {"purified": {"similarity": "cosine", "ratio": 0.1, "attributes": "raw"}},
     "hops": {"labels": {"classes": 3, "num_sources": 100, "pairs_per_class": 10}},
-    "shards": {"labels": {"shard_pairs": 2048}},
     "sampling": {
         "train-purified": {
             "batch_pairs": 64,
             "ratio": 0.5,
             "fan_out": ["10"],
             "hub_cap": 16,
-            "first_hop": "sampled",
-            "backend": "torch_sparse",
             "whole_graph": False,
         },
     },
@@ -269,7 +312,6 @@ FIRST_CHANGED = {  # the first stage that another value of an option makes anew;
         },
         None: {
             "checkpoint_every": 7,
-            "trend_every": 2,
         },
     },
     "score": {
@@ -342,14 +384,6 @@ def test_scores__find_the_planted_nodes_better_than_chance(tmp_path, graph):
     table = pq.read_table(tmp_path / "scores" / "scores.parquet")
     rank, y = table["rank"].to_numpy(), table["y"].to_numpy()
     assert np.mean(rank[y == 1]) < np.mean(rank[y == 0]) * 0.7
-
-
-def test_trend__is_logged_every_k_samples_where_labels_exist(tmp_path, graph):
-    pipeline.run(small(tmp_path, posterior__trend_every=1), until="train", graph=graph)
-    lines = [json.loads(line) for line in (tmp_path / "train-purified" / "metrics.jsonl").read_text().splitlines()]
-    trend = [line for line in lines if "ahp_auc" in line]
-    assert [line["num_samples"] for line in trend] == [1, 2, 3]
-    assert all(0 <= line["strange_auc"] <= 1 for line in trend)
 
 
 def test_seed__moves_the_training_also_where_every_pair_is_kept(tmp_path, graph):
@@ -453,18 +487,17 @@ def test_scores__begin_with_the_propagated_features_of_training(tmp_path, graph,
     assert np.array_equal(x, np.load(tmp_path / "propagated-purified" / "x.npy"))
 
 
-def test_sampled_first_hop__needs_no_propagated_features(tmp_path, graph):
-    pipeline.run(small(tmp_path, sampling__first_hop="sampled"), until="score", graph=graph)
+def test_encoder_that_begins_at_x__needs_no_propagated_features(tmp_path, graph):
+    pipeline.run(small(tmp_path, model__encoder="sage"), until="score", graph=graph)
     assert not (tmp_path / "propagated-purified").exists()
 
 
 def test_logs_asked_for_after_training__are_said_to_come_too_late(tmp_path, graph, caplog):
-    late = {"posterior__trend_every": 1, "track__to": ["tensorboard"]}
+    late = {"track__to": ["tensorboard"]}
     pipeline.run(small(tmp_path), until="train", graph=graph)
     assert "has no effect" not in caplog.text
     pipeline.run(small(tmp_path, **late), until="train", graph=graph)
-    for option in ("posterior.trend_every=1", "track.to=tensorboard"):
-        assert f"{option} has no effect: this training is finished; remove {tmp_path}" in caplog.text
+    assert f"track.to=tensorboard has no effect: this training is finished; remove {tmp_path}" in caplog.text
     pytest.importorskip("tensorboard")
     caplog.clear()
     for _ in range(2):

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hcm_scale.base.spmm import gcn_scale, propagate
-from hcm_scale.sampling import make_batch, make_sampler, prefetch
+from hcm_scale.sampling import NeighborSampler, make_batch, prefetch
 from hcm_scale.sampling.pairs import PairBatch
 
 
@@ -41,7 +41,7 @@ def test_make_batch__positions_lead_back_to_the_pairs(random_csr, seed, num_pair
     indptr, indices = random_csr(50, 200, seed)
     x = np.random.default_rng(seed).normal(size=(50, 3)).astype(np.float32)
     pairs = random_pairs(50, num_pairs, step=seed)
-    sample = make_sampler("numba", indptr, indices, gcn_scale(indptr), [4] * num_layers, seed=seed)
+    sample = NeighborSampler(indptr, indices, gcn_scale(indptr), [4] * num_layers, seed=seed)
     batch = make_batch(pairs, x, sample)
     assert batch.nodes[batch.left].tolist() == pairs.u.tolist()
     assert batch.nodes[batch.right].tolist() == pairs.v.tolist()
@@ -55,7 +55,7 @@ def test_make_batch__positions_lead_back_to_the_pairs(random_csr, seed, num_pair
 def test_make_batch__full_batch_is_a_batch_of_everything(random_csr):
     indptr, indices = random_csr(60, 250)
     x = np.random.default_rng(0).normal(size=(60, 5)).astype(np.float32)
-    sample = make_sampler("numba", indptr, indices, gcn_scale(indptr), [None, None], seed=0)
+    sample = NeighborSampler(indptr, indices, gcn_scale(indptr), [None, None], seed=0)
     batch = make_batch(random_pairs(60, 2000), x, sample)
     assert sorted(batch.nodes.tolist()) == list(range(60))
     out = multiply(batch.blocks[1], multiply(batch.blocks[0], batch.x.double()))
@@ -65,7 +65,7 @@ def test_make_batch__full_batch_is_a_batch_of_everything(random_csr):
 
 def test_make_batch__draws_anew_every_epoch(random_csr):
     indptr, indices = random_csr(60, 600)
-    sample = make_sampler("numba", indptr, indices, gcn_scale(indptr), [3], seed=0)
+    sample = NeighborSampler(indptr, indices, gcn_scale(indptr), [3], seed=0)
     pairs = random_pairs(60, 40)
     later = PairBatch(epoch=1, step=0, u=pairs.u, v=pairs.v, hop=pairs.hop)
     x = np.zeros((60, 1), np.float32)
@@ -76,7 +76,7 @@ def test_make_batch__draws_anew_every_epoch(random_csr):
 def test_make_batch__same_batches_at_any_number_of_workers(random_csr):
     indptr, indices = random_csr(300, 3000)
     x = np.random.default_rng(0).normal(size=(300, 20)).astype(np.float32)
-    sample = make_sampler("numba", indptr, indices, gcn_scale(indptr), [5, None], seed=0, hub_cap=9)
+    sample = NeighborSampler(indptr, indices, gcn_scale(indptr), [5, None], seed=0, hub_cap=9)
     steps = [random_pairs(300, 64, step=step) for step in range(25)]
     expected = [make_batch(pairs, x, sample) for pairs in steps]
     for workers in (1, 2, 5):
@@ -87,7 +87,7 @@ def test_make_batch__same_batches_at_any_number_of_workers(random_csr):
 def test_make_batch__may_run_beside_numba_s_own_thread_pool(random_csr):
     indptr, indices = random_csr(300, 3000)
     x = np.ones((300, 64), np.float32)
-    sample = make_sampler("numba", indptr, indices, gcn_scale(indptr), [5], seed=0)
+    sample = NeighborSampler(indptr, indices, gcn_scale(indptr), [5], seed=0)
     whole = propagate(indptr, indices, x)
     with ThreadPoolExecutor(2) as pool:
         made = [pool.submit(make_batch, random_pairs(300, 64, step=step), x, sample) for step in range(50)]
@@ -98,14 +98,14 @@ def test_make_batch__may_run_beside_numba_s_own_thread_pool(random_csr):
 @pytest.mark.parametrize("input_gradients", [True, False])
 def test_make_batch__carries_the_transposes_that_gradients_need(random_csr, input_gradients):
     indptr, indices = random_csr(60, 250)
-    sample = make_sampler("numba", indptr, indices, gcn_scale(indptr), [3, 3], seed=0)
+    sample = NeighborSampler(indptr, indices, gcn_scale(indptr), [3, 3], seed=0)
     batch = make_batch(random_pairs(60, 9), np.zeros((60, 2), np.float32), sample, input_gradients=input_gradients)
     assert [block.t_indptr is not None for block in batch.blocks] == [input_gradients, True]
 
 
 def test_mini_batch__to_moves_every_tensor(random_csr):
     indptr, indices = random_csr(60, 250)
-    sample = make_sampler("numba", indptr, indices, gcn_scale(indptr), [3, 3], seed=0)
+    sample = NeighborSampler(indptr, indices, gcn_scale(indptr), [3, 3], seed=0)
     batch = make_batch(random_pairs(60, 9), np.zeros((60, 2), np.float32), sample, input_gradients=False)
     moved = batch.to("meta", non_blocking=True)
     assert {tensor.device.type for tensor in all_tensors(moved)} == {"meta"}
@@ -118,14 +118,14 @@ def test_make_batch__reads_attributes_from_a_memory_map(random_csr, tmp_path):
     x = np.random.default_rng(0).normal(size=(60, 5)).astype(np.float32)
     np.save(tmp_path / "x.npy", x)
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
-    sample = make_sampler("numba", indptr, indices, gcn_scale(indptr), [3], seed=0)
+    sample = NeighborSampler(indptr, indices, gcn_scale(indptr), [3], seed=0)
     assert same(make_batch(random_pairs(60, 9), x, sample), make_batch(random_pairs(60, 9), mapped, sample))
 
 
 @pytest.mark.gpu
 def test_mini_batch__pin_keeps_every_value(random_csr):
     indptr, indices = random_csr(60, 250)
-    sample = make_sampler("numba", indptr, indices, gcn_scale(indptr), [3], seed=0)
+    sample = NeighborSampler(indptr, indices, gcn_scale(indptr), [3], seed=0)
     batch = make_batch(random_pairs(60, 9), np.zeros((60, 2), np.float32), sample)
     pinned = batch.map(torch.Tensor.pin_memory)
     assert all(tensor.is_pinned() for tensor in all_tensors(pinned))
@@ -134,6 +134,6 @@ def test_mini_batch__pin_keeps_every_value(random_csr):
 
 def test_make_batch__refuses_the_attributes_of_another_graph(random_csr):
     indptr, indices = random_csr(60, 250)
-    sample = make_sampler("numba", indptr, indices, gcn_scale(indptr), [None], seed=0)
+    sample = NeighborSampler(indptr, indices, gcn_scale(indptr), [None], seed=0)
     with pytest.raises(ValueError, match="x has 10 rows"):
         make_batch(random_pairs(60, 50), np.zeros((10, 2), np.float32), sample)

@@ -10,13 +10,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hcm_scale.base.spmm import gcn_scale
-from hcm_scale.sampling import make_sampler
+from hcm_scale.sampling import NeighborSampler
 
 stateless_fixture = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def sample_blocks(indptr, indices, scale, seeds, fan_outs, *, step, **options):
-    return make_sampler("numba", indptr, indices, scale, fan_outs, **options)(seeds, step)
+    return NeighborSampler(indptr, indices, scale, fan_outs, **options)(seeds, step)
 
 
 def dense_gcn(indptr, indices):
@@ -63,7 +63,7 @@ def test_sample_blocks__all_equals_the_full_graph_forward_over_many_small_batche
     rng = np.random.default_rng(0)
     x, weights = rng.normal(size=(200, 7)), [rng.normal(size=(7, 7)) for _ in range(num_layers)]
     full = forward([dense_gcn(indptr, indices)] * num_layers, x, weights)
-    sample = make_sampler("numba", indptr, indices, gcn_scale(indptr), [None] * num_layers, seed=0)
+    sample = NeighborSampler(indptr, indices, gcn_scale(indptr), [None] * num_layers, seed=0)
     for step, seeds in enumerate(np.array_split(rng.permutation(200), 40)):
         nodes, blocks = sample(seeds, step)
         out = forward([dense(block) for block in blocks], x[nodes], weights)
@@ -92,7 +92,7 @@ def test_sample_blocks__structure(random_csr, seed, fan_outs):
 def test_sample_blocks__is_unbiased(random_csr, fan_out):
     indptr, indices = random_csr(40, 300, seed=5)
     seeds, num_draws = np.arange(0, 40, 5), 2000
-    sample = make_sampler("numba", indptr, indices, gcn_scale(indptr), [fan_out], seed=1)
+    sample = NeighborSampler(indptr, indices, gcn_scale(indptr), [fan_out], seed=1)
     draws = [sample(seeds, step) for step in range(num_draws)]
     total = sum(in_graph(block, nodes, 40) for nodes, (block,) in draws)
     exact = dense_gcn(indptr, indices)[seeds]
@@ -119,7 +119,7 @@ def test_sample_blocks__weights_of_edges_multiply_the_same_draw(random_csr, fan_
 def test_sample_blocks__draws_every_subset_equally_often():
     star = np.r_[0, 5, np.arange(6, 11)], np.r_[1:6, 0, 0, 0, 0, 0].astype(np.int32)
     for fan_out in (2, 3):  # 3 of 5 goes by leaving 2 out
-        sample = make_sampler("numba", *star, np.ones(6, np.float32), [fan_out], seed=0)
+        sample = NeighborSampler(*star, np.ones(6, np.float32), [fan_out], seed=0)
         subsets = [frozenset(sample(np.array([0]), step)[0][1:].tolist()) for step in range(5000)]
         counts = [subsets.count(subset) for subset in set(subsets)]
         assert len(counts) == 10
@@ -141,7 +141,7 @@ def test_sample_blocks__layers_steps_and_seeds_draw_apart(random_csr):
 
 def test_sample_blocks__a_draw_depends_on_the_node_and_not_on_its_company(random_csr):
     indptr, indices = random_csr(50, 600)
-    sample = make_sampler("numba", indptr, indices, gcn_scale(indptr), [4], seed=0)
+    sample = NeighborSampler(indptr, indices, gcn_scale(indptr), [4], seed=0)
     together, (block,) = sample(np.arange(50), 0)
     for u in range(50):
         alone, _ = sample(np.array([u]), 0)
@@ -151,7 +151,7 @@ def test_sample_blocks__a_draw_depends_on_the_node_and_not_on_its_company(random
 def test_sampler__same_blocks_at_any_thread_count(random_csr):
     indptr, indices = random_csr(500, 5000)
     batches = [np.random.default_rng(step).choice(500, 64, replace=False) for step in range(30)]
-    sample = make_sampler("numba", indptr, indices, gcn_scale(indptr), [5, None], seed=3, hub_cap=12)
+    sample = NeighborSampler(indptr, indices, gcn_scale(indptr), [5, None], seed=3, hub_cap=12)
     expected = [sample(seeds, step) for step, seeds in enumerate(batches)]
     before = numba.get_num_threads()
     try:
@@ -212,7 +212,7 @@ def test_sample_blocks__reads_memory_maps_and_wide_indices(random_csr, tmp_path)
 def test_scratch__forgets_earlier_batches_also_when_its_numbers_run_out(random_csr):
     indptr, indices = random_csr(30, 100)
     args = indptr, indices, gcn_scale(indptr)
-    sample = make_sampler("numba", *args, [2, 2], seed=0)
+    sample = NeighborSampler(*args, [2, 2], seed=0)
     sample(np.array([0]), 0)
     scratch = sample._local.scratch
     scratch.base = 2**31 - 130  # as after many batches; the fourth from here starts over

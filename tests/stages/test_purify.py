@@ -1,4 +1,4 @@
-"""Purification and the first propagation by ranks: the bytes of one process, whatever a killed run left."""
+"""The folder of the purify stage: what it holds is what was made, and what does not fit is refused."""
 
 from dataclasses import replace
 from functools import partial
@@ -10,11 +10,10 @@ from scipy import sparse
 from hcm_scale.base.files import FolderError
 from hcm_scale.base.memory import Budget
 from hcm_scale.base.npy import new_array
-from hcm_scale.features import propagate
 from hcm_scale.graph import Graph, SparseRows
 from hcm_scale.stages import purify
 
-HOW = {"scale": "auto", "pca": None, "standardise": True, "similarity": "euclidean", "attributes": "transformed"}
+HOW = {"scale": "auto", "pca": None, "similarity": "euclidean", "attributes": "transformed"}
 
 
 def make_graph(random_csr, *, directed=False, weighted=False, is_sparse=False, seed=0) -> Graph:
@@ -29,10 +28,6 @@ def make_graph(random_csr, *, directed=False, weighted=False, is_sparse=False, s
     return Graph(indptr, indices, x=rows, weights=weights, directed=directed)
 
 
-def files_of(folder) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 CASES = {
     "usual": ({}, {}),
     "directed": ({"directed": True}, {}),
@@ -40,22 +35,6 @@ CASES = {
     "raw sparse": ({"is_sparse": True}, {"attributes": "raw", "similarity": "jaccard", "scale": "none"}),
     "nothing dropped": ({}, {"ratio": 0.0}),
 }
-
-
-@pytest.mark.parametrize("num_ranks", [2, 3, 7])
-@pytest.mark.parametrize("case", CASES)
-def test_purify__any_number_of_ranks_writes_the_same(random_csr, together, tmp_path, case, num_ranks):
-    of_graph, of_options = CASES[case]
-    graph, options = make_graph(random_csr, **of_graph), {"ratio": 0.3} | HOW | of_options
-    purify.purify(graph, tmp_path / "alone", **options)
-    (tmp_path / "shared" / "parts").mkdir(parents=True)
-    (tmp_path / "shared" / "parts" / "similarity-9.npy").write_bytes(b"of a killed run")
-    made = together(num_ranks, lambda world: purify.purify(graph, tmp_path / "shared", **options, world=world))
-    assert all(np.array_equal(found.graph.indices, made[0].graph.indices) for found in made)
-    made = files_of(tmp_path / "shared")
-    assert made["dropped.npy"] == files_of(tmp_path / "alone")["dropped.npy"]
-    if options["ratio"]:  # else nobody looks for parts
-        assert made == files_of(tmp_path / "alone")
 
 
 SCALES = {"auto": {}, "none": {}, "log1p": {}, "binary": {}, "row": {}, "normal": {}, "as it is": {"scale": "none"}}
@@ -73,7 +52,7 @@ def test_opened_folder__makes_the_graph_and_features_that_were_made(random_csr, 
         x[::2, 1] = 0
         x[:, 4] = 7  # constant
         graph = replace(graph, x=x.astype(np.float16 if "half" in case else np.float32))
-    options = {"ratio": 0.3} | HOW | of_options | ({"standardise": False} if case == "as it is" else {})
+    options = {"ratio": 0.3} | HOW | of_options
     made = purify.purify(graph, tmp_path / "made", **options)
     is_stored = case in ("components", "normal", "raw sparse")
     assert (tmp_path / "made" / "x.npy").exists() == is_stored
@@ -111,36 +90,3 @@ def test_opened_folder__refuses_bits_of_another_graph(random_csr, tmp_path):
     np.save(path, np.packbits(bits, bitorder="little"))
     with pytest.raises(FolderError, match=r"dropped\.npy is damaged: indices holds the arc"):
         _ = purify.open_purified(tmp_path / "made", graph).graph
-
-
-def test_purify_like__any_number_of_ranks_writes_the_same(random_csr, together, tmp_path):
-    before = purify.purify(make_graph(random_csr), tmp_path / "before", **HOW, ratio=0.3)
-    graph = make_graph(random_csr, seed=1)
-    purify.purify_like(graph, tmp_path / "alone", before, attributes="transformed")
-
-    def like(world):
-        return purify.purify_like(graph, tmp_path / "shared", before, attributes="transformed", world=world)
-
-    together(3, like)
-    assert files_of(tmp_path / "shared") == files_of(tmp_path / "alone")
-
-
-@pytest.mark.parametrize("num_ranks", [1, 2, 5, 12])
-def test_propagate_shared__any_number_of_ranks_writes_the_same(random_csr, together, tmp_path, monkeypatch, num_ranks):
-    monkeypatch.setattr(propagate, "CHUNK_ROWS", 7)
-    graph = Graph(*random_csr(60, 150))
-    x = np.random.default_rng(0).standard_normal((60, 5)).astype(np.float32)
-    propagate.propagate_features(graph, x, tmp_path / "alone")
-    (tmp_path / "shared" / "parts").mkdir(parents=True)
-    (tmp_path / "shared" / "parts" / "rows-20.npy").write_bytes(b"of a killed run")
-    made = together(num_ranks, lambda world: purify.propagate_shared(graph, x, tmp_path / "shared", world))
-    assert all(np.array_equal(found, made[0]) for found in made)
-    for path in (tmp_path / "alone").iterdir():
-        assert (tmp_path / "shared" / path.name).read_bytes() == path.read_bytes()
-    assert not (tmp_path / "shared" / "parts").exists()
-
-
-def test_propagate_shared__features_of_another_graph_are_refused_by_all(random_csr, together, tmp_path):
-    graph, x = Graph(*random_csr(60, 150)), np.zeros((59, 5), np.float32)
-    with pytest.raises(ValueError, match="60 rows"):
-        together(2, lambda world: purify.propagate_shared(graph, x, tmp_path, world))

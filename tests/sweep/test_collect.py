@@ -151,15 +151,6 @@ def test_collect__seeds_alone__compares_the_scores(tmp_path, write_job):
     assert (tmp_path / "figure-scores.png").exists()
 
 
-def test_collect__draws_the_trend_of_training(sweep):
-    for path in sweep.iterdir():
-        (path / "train-purified").mkdir()
-        lines = [{"step": 1, "loss": 1.0}, {"step": 10, "num_samples": 1, "ahp_auc": 0.7}]
-        (path / "train-purified" / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    collect(sweep)
-    assert (sweep / "figure-trend.svg").exists()
-
-
 @pytest.mark.parametrize(("make", "said"), [(False, "not a folder"), (True, "holds no jobs")])
 def test_collect__refuses_what_is_no_sweep(tmp_path, make, said):
     folder = tmp_path / "x"

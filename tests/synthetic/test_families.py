@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from hcm_scale.graph import Graph
+from hcm_scale.graph.build import symmetric_csr
 from hcm_scale.synthetic import families as synthetic
-from hcm_scale.synthetic.families import symmetric_csr
 
 MAKERS = {
     "community": lambda seed: synthetic.community(3000, num_attributes=5, seed=seed),

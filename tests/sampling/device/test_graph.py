@@ -11,7 +11,7 @@ from scipy.stats import chisquare
 
 from hcm_scale.base.spmm import gcn_scale
 from hcm_scale.model import HopModel
-from hcm_scale.sampling import make_sampler
+from hcm_scale.sampling import NeighborSampler
 from hcm_scale.sampling.device.graph import draw_blocks, draw_rows, graph_bytes, graph_to, shuffled
 
 N, ALL = 60, 2**31 - 1
@@ -86,7 +86,7 @@ def test_draw_blocks__all_is_what_the_cpu_samples(random_csr):
     csr = random_csr(N, 150)
     graph, seeds = device_graph(csr), torch.tensor([5, 0, 31])
     nodes, blocks = draw_blocks(graph, seeds, [ALL, ALL], 0)
-    other_nodes, others = make_sampler("numba", *csr, gcn_scale(csr[0]), [None, None], seed=0)(seeds.numpy(), 0)
+    other_nodes, others = NeighborSampler(*csr, gcn_scale(csr[0]), [None, None], seed=0)(seeds.numpy(), 0)
     assert nodes[:3].tolist() == [5, 0, 31]
     assert len(nodes.unique()) == len(nodes) == blocks[0].num_sources
     assert blocks[0].num_targets == blocks[1].num_sources
