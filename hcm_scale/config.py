@@ -179,7 +179,6 @@ class InjectConfig:
 class AttributesConfig:
     scale: str = choice("auto", tables.SCALINGS)
     pca: int | None = number(None, 1)  # with auto: of each group that is reduced; None: as many as its rule says
-    standardise: bool = True  # no effect with auto
 
 
 @dataclass

@@ -35,7 +35,7 @@ CONFIGURATIONS = {
         "sampling.fan_out=[7,9]",
         "posterior.trend_every=1",
     ],
-    "paper": [*GRAPH, "score=paper", "hops=all", "posterior=sgld", "sampling=full_batch", "attributes=none"],
+    "paper": [*GRAPH, "score=paper", "hops=all", "posterior=sgld", "sampling=full_batch", "attributes.scale=none"],
     "sampled": [
         *GRAPH,
         "sampling.first_hop=sampled",

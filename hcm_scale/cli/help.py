@@ -193,7 +193,6 @@ WORDS = {
     "inject.seed": "seed of what is planted",
     "attributes.scale": "how attributes become features: by a rule for each column, or one way for all",
     "attributes.pca": "principal components to keep; null: by rule, or none",
-    "attributes.standardise": "bring every feature to mean 0 and deviation 1; no effect with attributes.scale=auto",
     "purify.similarity": "how alike the two ends of an edge are",
     "purify.ratio": "share of the edges to drop before labelling, the least similar first (R of the paper)",
     "purify.attributes": "whether similarity is measured on features or on the attributes as they came",

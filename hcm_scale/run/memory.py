@@ -164,9 +164,7 @@ def purify(config: schema.Config, graph: Graph) -> Need:
 
 def _num_features(config: schema.Config, graph: Graph) -> int:
     options = config.attributes
-    if graph.x is not None and options.scale == "auto":
-        return expected_width(graph.x, options.pca, graph.columns)
-    return max(1, options.pca or graph.num_attributes)
+    return 1 if graph.x is None else expected_width(graph.x, options.scale, options.pca, graph.columns)
 
 
 def purify_bytes(size: Size, num_features: int, ratio: float) -> int:

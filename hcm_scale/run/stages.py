@@ -134,8 +134,8 @@ class RunContext:
         """
         folder, budget = self.workspace.folders["purified"], self.workspace.budget
         if folder not in self.opened:
-            room = partial(new_array, near=folder.parent, budget=budget, beside=self._largest_need)
-            self.opened[folder] = purify.open_purified(folder, self.graph(), room)
+            allocate = partial(new_array, near=folder.parent, budget=budget, beside=self._largest_need)
+            self.opened[folder] = purify.open_purified(folder, self.graph(), allocate)
         return self.opened[folder]
 
     @cached_property
@@ -200,13 +200,8 @@ class RunContext:
     def least_needs(self, listed: list[Stage]) -> dict[str, Need]:
         """What the stages of these that are not made yet take at least, as far as the size of the graph is known."""
         missing = [stage.name for stage in listed if self.workspace.look(stage)[0] != "kept"]
-        config, graph = self.config, None if "graph" in missing else self.graph()
-        if graph is not None:
-            size = memory.Size.of(graph)
-        elif self.given is not None:
-            size = memory.Size.of(self.given)
-        else:
-            size = memory.Size.of_source(config.graph)
+        config, graph = self.config, self.given if "graph" in missing else self.graph()
+        size = memory.Size.of_source(config.graph) if graph is None else memory.Size.of(graph)
         ranks = self.workspace.world.size
         needs = memory.least_needs(config, label_options(config), self.recipe, size, graph, num_ranks=ranks)
         estimated = {name: name.partition("-")[0] for name in missing}

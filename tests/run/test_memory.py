@@ -17,7 +17,7 @@ from hcm_scale.base.memory import anonymous_bytes
 from hcm_scale.config import Config, ModelConfig, SyntheticGraph, with_options
 from hcm_scale.graph import SparseRows
 from hcm_scale.run import memory, pipeline
-from hcm_scale.run.stages import label_options, recipe_of
+from hcm_scale.run.stages import RunContext, label_options, recipe_of, stages
 from hcm_scale.run.workspace import Workspace, read_stages
 from hcm_scale.shards import LabelPlan, open_labels
 from hcm_scale.stages.label import label as make_labels
@@ -289,3 +289,10 @@ def test_purify__foresees_the_features_that_rules_will_make(tmp_path, graph):
     assert memory.purify(config, graph).held == dense_need.held  # no group of columns is reduced
     sparse_graph = type(graph)(graph.indptr, graph.indices, sparse)
     assert memory.purify(config, sparse_graph).held > dense_need.held
+
+
+def test_graph_in_memory__of_many_sparse_columns_is_judged_by_the_features_that_they_become(tmp_path, graph):
+    wide = SparseRows(np.arange(601), np.arange(600, dtype=np.int32), np.ones(600, np.float32), 200_000)
+    given = dataclasses.replace(graph, x=wide, columns=())
+    context = RunContext(small(tmp_path), Workspace(tmp_path), "cpu", given)
+    assert max(need.held for need in context.least_needs(list(stages(context))).values()) < 256 * MIB

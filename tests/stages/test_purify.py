@@ -14,7 +14,7 @@ from hcm_scale.features import propagate
 from hcm_scale.graph import Graph, SparseRows
 from hcm_scale.stages import purify
 
-HOW = {"scale": "auto", "pca": None, "standardise": True, "similarity": "euclidean", "attributes": "transformed"}
+HOW = {"scale": "auto", "pca": None, "similarity": "euclidean", "attributes": "transformed"}
 
 
 def make_graph(random_csr, *, directed=False, weighted=False, is_sparse=False, seed=0) -> Graph:
@@ -58,7 +58,7 @@ def test_purify__any_number_of_ranks_writes_the_same(random_csr, together, tmp_p
         assert made == files_of(tmp_path / "alone")
 
 
-SCALES = {"auto": {}, "none": {}, "log1p": {}, "binary": {}, "row": {}, "normal": {}, "as it is": {"scale": "none"}}
+SCALES = {"auto": {}, "none": {}, "log1p": {}, "normal": {}}
 SCALES |= {"components": {"scale": "none", "pca": 2}, "components of half": {"scale": "none", "pca": 3}}
 
 
@@ -73,13 +73,13 @@ def test_opened_folder__makes_the_graph_and_features_that_were_made(random_csr, 
         x[::2, 1] = 0
         x[:, 4] = 7  # constant
         graph = replace(graph, x=x.astype(np.float16 if "half" in case else np.float32))
-    options = {"ratio": 0.3} | HOW | of_options | ({"standardise": False} if case == "as it is" else {})
+    options = {"ratio": 0.3} | HOW | of_options
     made = purify.purify(graph, tmp_path / "made", **options)
-    is_stored = case in ("components", "normal", "raw sparse")
+    is_stored = case in ("components", "log1p", "raw sparse")
     assert (tmp_path / "made" / "x.npy").exists() == is_stored
     for allowed in (None, 1):
-        room = partial(new_array, near=tmp_path, budget=Budget(allowed))
-        opened = purify.open_purified(tmp_path / "made", graph, room)
+        allocate = partial(new_array, near=tmp_path, budget=Budget(allowed))
+        opened = purify.open_purified(tmp_path / "made", graph, allocate)
         np.testing.assert_array_equal(opened.features, made.features, strict=True)
         for name in ("indptr", "indices"):
             np.testing.assert_array_equal(getattr(opened.graph, name), getattr(made.graph, name), strict=True)
