@@ -54,6 +54,7 @@ from scipy import sparse, special
 
 from hcm_scale.base.names import AS_END, GAP_SUFFIX, NO_COLUMN, VECTOR
 from hcm_scale.features.components import fit_components
+from hcm_scale.features.components import needed_bytes as components_bytes
 from hcm_scale.features.parts import Curve, Part, Rotated, Singles, group_values, row_blocks, values_per_row
 from hcm_scale.features.purify import Ends, neighbor_signal
 from hcm_scale.graph.store import Attributes, SparseRows
@@ -74,7 +75,7 @@ _LEAST_DEVIATION = 0.5  # that normal scores are divided by
 _MIN_SPARSE = {False: 100, True: 21}  # by whether storage is sparse: 20 columns have nothing to be reduced to
 _MAX_SINGLE = 100  # columns of sparse storage that are kept one by one
 _MIN_EMBEDDING, _LIKE, _LIKE_SHARE = 32, 10.0, 0.75
-_SURVEYED_VALUES = 1 << 21  # that are surveyed at a time
+_SURVEYED_VALUES = 1 << 18  # that are surveyed at a time
 _EXACT_SIDE = 1 << 14  # rows or columns up to which the usual number of components is found exactly
 _MAX_LETTERS = 64  # of the names in a line of the log
 _MAX_LINES = 24  # tables with more columns are reported rule by rule
@@ -484,3 +485,13 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(
         f"  {name:<{width}}  {row['seen']:<{seen_width}}  {row['done']}" for name, row in zip(short, rows, strict=True)
     )
+
+
+def needed_bytes(num_rows: int, num_columns: int, num_features: int, *, num_values: int, is_sparse: bool) -> int:
+    """Of `fit_parts`: a sample of the rows, twice if it is not all of them, and components where there are any."""
+    num_drawn = min(num_rows, sampled_rows(num_values // max(1, num_rows)))
+    drawn = num_values * num_drawn // max(1, num_rows)
+    held = (16 if is_sparse else 4) * drawn * (2 if num_drawn < num_rows else 1)
+    if num_features >= num_columns:
+        return held
+    return held + components_bytes(num_drawn, num_columns, num_features, num_values=drawn, is_sparse=is_sparse)

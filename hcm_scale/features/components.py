@@ -227,3 +227,14 @@ def _inner(vectors: Vectors) -> NDArray[np.float64]:
     """The inner products of vectors, summed in float64."""
     chunks = (vectors[first : first + _CHUNK_ROWS].astype(np.float64) for first in range(0, len(vectors), _CHUNK_ROWS))
     return np.sum([chunk.T @ chunk for chunk in chunks], axis=0)
+
+
+def needed_bytes(num_rows: int, num_columns: int, num_components: int, *, num_values: int, is_sparse: bool) -> int:
+    """Of `fit_components`: sparse rows and their transpose, and what is formed or iterated on the smaller side."""
+    side, width = min(num_rows, num_columns), num_components + _BESIDE
+    held = 48 * num_values if is_sparse else 12 * min(num_values, 1 << 23)
+    if side <= _MAX_FORMED[is_sparse] or 4 * num_components >= side:
+        return held + 24 * side**2 + 16 * num_columns * num_components
+    if num_components <= _FEW_COMPONENTS:
+        return held + 12 * side * max(4 * num_components, 64) + 16 * num_columns * num_components
+    return held + 12 * side * width + 16 * num_columns * width

@@ -57,8 +57,9 @@ def _as_block(rows: Any) -> AttributeRows:
     return rows.astype(np.float32, copy=False) if sparse.issparse(rows) else np.asarray(rows, np.float32)
 
 
-def _slices(x: Attributes) -> list[slice]:
-    step = block_rows(values_per_row(x))
+def _slices(x: Attributes, width: int = 0) -> list[slice]:
+    """Blocks of rows that hold, or become, not too many values."""
+    step = block_rows(max(width, values_per_row(x)))
     return [slice(first, min(first + step, x.shape[0])) for first in range(0, x.shape[0], step)]
 
 
@@ -157,7 +158,8 @@ def apply_parts(parts: tuple[Part, ...], x: Attributes, allocate: Allocator = np
 
     Blocks are the same whatever the threads, and so are the bits of products.
     """
-    out, rows = allocate((x.shape[0], sum(part.width for part in parts)), np.float32), _sliceable(x)
+    width, rows = sum(part.width for part in parts), _sliceable(x)
+    out = allocate((x.shape[0], width), np.float32)
 
     def fill(which: slice) -> None:
         block = _as_block(rows[which])
@@ -168,8 +170,16 @@ def apply_parts(parts: tuple[Part, ...], x: Attributes, allocate: Allocator = np
     else:
         threads = 1 if isinstance(x, SparseRows) else min(numba.get_num_threads(), MOST_BLOCKS)
         with threadpool_limits(limits=1, user_api="blas"):
-            share_parts(threads, _slices(x), lambda _, which: fill(which))
+            share_parts(threads, _slices(x, width), lambda _, which: fill(which))
     return out
+
+
+def needed_bytes(num_rows: int, num_columns: int, num_features: int, *, num_values: int, is_sparse: bool) -> int:
+    """Of `apply_parts`: the features, and blocks of rows on their way, in float64."""
+    per_row, threads = max(1, num_values // max(1, num_rows)), min(numba.get_num_threads(), MOST_BLOCKS)
+    of_row = 36 * per_row + 16 * num_features if is_sparse else 20 * per_row + 8 * num_features
+    in_flight = 1 if is_sparse or num_features == num_columns else threads
+    return 4 * num_rows * num_features + min(num_rows, in_flight * block_rows(max(per_row, num_features))) * of_row
 
 
 @dataclass(frozen=True, eq=False)

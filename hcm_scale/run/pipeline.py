@@ -37,6 +37,7 @@ from hcm_scale.base.order import sorting_on
 from hcm_scale.base.threads import kernel_threads, torch_threads
 from hcm_scale.config import Config, SyntheticGraph, flatten, parse_fan_out, store_options, stored_options
 from hcm_scale.graph import Graph
+from hcm_scale.graph.size import Size
 from hcm_scale.ingest.edge_rows import EdgeRows
 from hcm_scale.ingest.policy import InputError
 from hcm_scale.ranks.world import ALONE, World
@@ -46,7 +47,7 @@ from hcm_scale.report.evidence import Evidence
 from hcm_scale.report.explain import Explanation
 from hcm_scale.review import teach, verdicts
 from hcm_scale.run import sources, tracking
-from hcm_scale.run.memory import Size
+from hcm_scale.run.memory import size_of_source
 from hcm_scale.run.sources import Trained, open_trained, with_trained_options
 from hcm_scale.run.stages import RunContext, num_blocks, stages
 from hcm_scale.run.workspace import (
@@ -482,7 +483,7 @@ def _made_size(config: Config) -> tuple[Size | None, str]:
     """The size of a graph that is not read yet, None where nothing tells it; and what is to be said of it."""
     graph = config.graph
     if isinstance(graph, SyntheticGraph):
-        return Size.of_source(graph), ""
+        return size_of_source(graph), ""
     if graph.source == "default":
         return Size.made(20_000, 8, 20), ""
     if type(graph) is schema.TablesGraph and (edges := sources.parquet_size("graph.path", graph.path)):

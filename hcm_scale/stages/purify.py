@@ -34,7 +34,7 @@ from hcm_scale.base.files import read_tensors
 from hcm_scale.base.memory import Budget
 from hcm_scale.base.names import DEGREE
 from hcm_scale.base.npy import FINITE, create_npy, first_illegal, new_array, open_array, open_npy, read_only, save_npy
-from hcm_scale.features import propagate
+from hcm_scale.features import auto, parts, propagate
 from hcm_scale.features.auto import table
 from hcm_scale.features.parts import Allocator, FittedTransform, fitted_from_bytes, fitted_to_bytes
 from hcm_scale.features.purify import (
@@ -49,6 +49,7 @@ from hcm_scale.features.purify import (
 )
 from hcm_scale.features.transform import Features, transform
 from hcm_scale.graph import Graph
+from hcm_scale.graph.size import Size
 from hcm_scale.graph.store import Attributes
 from hcm_scale.ranks.world import ALONE, World
 
@@ -308,3 +309,22 @@ def _gather(world: World, folder: Path, write: Callable[[Path], None]) -> list[N
     write(folder / f"{world.rank}.npy")
     world.barrier()
     return [open_npy(folder / f"{rank}.npy") for rank in range(world.size)] if world.leads else []
+
+
+def needed_bytes(size: Size, num_features: int, ratio: float) -> int:
+    """Fits and makes the features; then beside them similarities of edges (twice) and marks, or bits and the new CSR.
+
+    Weights of edges are read with the similarities and copied into the new CSR.
+    """
+    n, m = size.num_nodes, size.num_edges
+    shape: Any = {"num_values": size.num_values, "is_sparse": size.is_sparse}
+    fits = auto.needed_bytes(n, size.num_attributes, num_features, **shape)
+    applies = parts.needed_bytes(n, size.num_attributes, num_features, **shape)
+    edges = 32 * n + max(10 * m, m + m // 4 + int(8 * (1 - ratio) * m))
+    edges += int((12 + 8 * (1 - ratio)) * m) if size.weighted else 0
+    return (18 << 20) + max(fits, applies, 4 * n * num_features + edges)
+
+
+def propagating_bytes(num_nodes: int, num_features: int) -> int:
+    """One weight per node, and a block that is checked for values that are not finite; the output is mapped."""
+    return (2 << 20) + 12 * num_nodes + 5 * min(num_nodes, 1 << 17) * num_features
