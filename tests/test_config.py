@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from hcm_scale import config as schema
 from hcm_scale.base import names as tables
 from hcm_scale.cli.overrides import compose_config, composing, readable_errors
-from hcm_scale.features import parts, purify
+from hcm_scale.features import purify
 from hcm_scale.posterior import sgld
 
 ROOT = schema.conf_dir()
@@ -121,7 +121,6 @@ def test_option__is_legal_and_says_only_what_it_changes(word):
     [
         (sgld.KERNELS, tables.KERNELS),
         (purify._DENSE_KERNELS, tables.SIMILARITIES),
-        ((*parts._VALUEWISE, "row", parts.NORMAL, parts.AUTO), tables.SCALINGS),
     ],
 )
 def test_room__knows_exactly_the_names_that_the_configuration_accepts(known, table):

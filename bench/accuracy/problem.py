@@ -31,8 +31,8 @@ from hcm_scale.ingest.readers import Policy, read_matrix
 from hcm_scale.synthetic.families import community
 from hcm_scale.synthetic.inject import inject
 
-_COUNTS = {"scale": "log1p", "pca": 20, "standardise": True}
-_MEASURES = {"scale": "none", "pca": None, "standardise": True}
+_COUNTS = {"scale": "log1p", "pca": 20}
+_MEASURES = {"scale": "none", "pca": None}
 
 
 @dataclass(frozen=True)

@@ -232,7 +232,7 @@ def as_problem(name: str, made: Made, seed: int) -> Problem:
     """What baselines are given: the graph with edges both ways, and standardised features ((n, 0) without any)."""
     x = made.graph.x
     symmetric = from_edges(replace(made.graph, directed=False), edges(made.graph))
-    few = {"scale": "log1p", "pca": 20} if isinstance(x, SparseRows) else {}
+    few = {"scale": "log1p", "pca": 20} if isinstance(x, SparseRows) else {"scale": "none"}
     features = np.zeros((len(made.y), 0), np.float32) if x is None else transform(x, **few).x
     return Problem(name, seed, symmetric, features, one_way=made.graph)
 

@@ -16,7 +16,7 @@ POLICIES = {
     "featureless": ("error", "degree"),
     "edge_attributes": ("auto", "all", "none"),
 }
-SCALINGS = ("none", "log1p", "binary", "row", "normal", "auto")
+SCALINGS = ("auto", "none", "log1p", "normal")
 GAP_SUFFIX = " is null"  # the name of a column that is 1 where NAME, NAME=value or NAME#bucket has no value ends so
 NO_COLUMN = 2.0  # in such a column, where no node of this node's type has a value, or edges alone name it: no gap
 VECTOR = r"^(.+)\[(\d+)\]$"  # the name of a place in a vector: `text[0]`, `text[1]`, ... are one attribute, text

@@ -25,7 +25,7 @@ _PLAIN_HEADER = re.compile(
 )
 Rule = tuple[Callable[[NDArray[Any]], NDArray[np.bool_]], str]  # which values are legal, in words too
 FINITE: Rule = (np.isfinite, "values must be finite")
-_PART, _CONVERTERS = 1 << 20, 4  # numbers converted at a time; threads that do
+_CHUNK, _CONVERTERS = 1 << 20, 4  # numbers converted at a time; threads that do
 _NOT_SUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 
@@ -47,9 +47,9 @@ def read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]
     version = np.lib.format.read_magic(stream)
     begins = stream.tell()
     if version == (1, 0):
-        found = _PLAIN_HEADER.fullmatch(stream.read(int.from_bytes(stream.read(2), "little")))
-        if found is not None:
-            descr, fortran, shape = (part.decode() for part in found.groups())
+        header = _PLAIN_HEADER.fullmatch(stream.read(int.from_bytes(stream.read(2), "little")))
+        if header is not None:
+            descr, fortran, shape = (field.decode() for field in header.groups())
             return tuple(int(side) for side in shape.split(",") if side), fortran == "True", np.dtype(descr)
         stream.seek(begins)
     headers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
@@ -83,17 +83,17 @@ def open_array(
         raise files.FolderError(f"{path} is missing{then}")
     with open(path, "rb") as stream:
         try:
-            found, fortran, kind = read_header(stream)
+            own_shape, fortran, kind = read_header(stream)
         except Exception as error:  # numpy parses Python's own syntax here, and any of its errors may come out
             raise files.FolderError(f"{path} is damaged: it has no header of a .npy file{then}") from error
         offset = stream.tell()
-    fits = len(found) == len(shape) and all(b in (a, None) for a, b in zip(found, shape, strict=True))
+    fits = len(own_shape) == len(shape) and all(b in (a, None) for a, b in zip(own_shape, shape, strict=True))
     if kind != np.dtype(dtype) or not fits:
         wanted = f"{np.dtype(dtype)} ({', '.join('n' if side is None else str(side) for side in shape)})"
-        raise files.FolderError(f"{path} holds {kind} {found}; legal is {wanted}{then}")
+        raise files.FolderError(f"{path} holds {kind} {own_shape}; legal is {wanted}{then}")
     if fortran and len(shape) > 1:
         raise files.FolderError(f"{path} is in Fortran order; legal is C order{then}")
-    num_bytes, expected = path.stat().st_size, offset + kind.itemsize * math.prod(found)
+    num_bytes, expected = path.stat().st_size, offset + kind.itemsize * math.prod(own_shape)
     if num_bytes != expected:
         raise files.FolderError(f"{path} is torn: {num_bytes} bytes, {expected} expected{then}")
     array = open_npy(path)
@@ -108,12 +108,12 @@ def open_array(
 
 
 def first_illegal(array: NDArray[Any], is_legal: Callable[[NDArray[Any]], NDArray[np.bool_]]) -> int:
-    """The place, counted in one dimension, of the first value that is not legal; -1 if all are."""
+    """The position, counted in one dimension, of the first value that is not legal; -1 if all are."""
     flat = array.reshape(-1)
 
-    def first(part: slice) -> int:
-        legal = is_legal(flat[part])
-        return -1 if legal.all() else part.start + int(np.argmin(legal))
+    def first(chunk: slice) -> int:
+        legal = is_legal(flat[chunk])
+        return -1 if legal.all() else chunk.start + int(np.argmin(legal))
 
     return next((at for at in map_slices(len(flat), first) if at >= 0), -1)
 
@@ -171,18 +171,18 @@ def save_npy(path: Path, array: NDArray[Any]) -> None:
 
 
 def save_converted(path: Path, values: NDArray[Any], convert: Callable[[NDArray[Any]], NDArray[Any]]) -> None:
-    """As save_npy(path, convert(values)) of a function of single numbers, a part at a time.
+    """As save_npy(path, convert(values)) of a function of single numbers, a chunk at a time.
 
     Pages of a mapped file would each be a fault of its own, and cost more than the writing.
     """
     dtype = convert(values[:0]).dtype
     described = {"descr": dtype.str, "fortran_order": False, "shape": values.shape}
-    parts = (values[first : first + _PART] for first in range(0, len(values), _PART))
+    chunks = (values[first : first + _CHUNK] for first in range(0, len(values), _CHUNK))
     try:
         with open(path, "wb") as stream:
             np.lib.format.write_array_header_1_0(stream, described)
-            for part in map_in_order(_CONVERTERS, parts, convert):
-                stream.write(part.data)
+            for chunk in map_in_order(_CONVERTERS, chunks, convert):
+                stream.write(chunk.data)
     except OSError as error:
         raise _with_path(error, path, values.size * dtype.itemsize) from error
 

@@ -37,7 +37,7 @@ _HALF, _LOW = np.uint32(16), np.uint32(0xFFFF)
 _ANY = -1  # upper half
 
 Places = NDArray[np.signedinteger[Any]]
-Known = NDArray[np.bool_] | None
+HasValue = NDArray[np.bool_] | None  # which entries have a value, and count; None: all
 _device: str | None = None  # that sorts; None: the cores
 
 
@@ -58,24 +58,24 @@ def order(values: NDArray[Any]) -> NDArray[np.int64]:
     >>> order(np.array([3.0, -1.0, 3.0, 0.5])).tolist()
     [1, 3, 0, 2]
     """
-    found = sort_with_order(values)[1]
-    if found.dtype == np.int64:
-        return found
-    out = np.empty(len(found), np.int64)
-    run_in_slices(len(out), lambda part: np.copyto(out[part], found[part]))
+    positions = sort_with_order(values)[1]
+    if positions.dtype == np.int64:
+        return positions
+    out = np.empty(len(positions), np.int64)
+    run_in_slices(len(out), lambda part: np.copyto(out[part], positions[part]))
     return out
 
 
 def sort_with_order(values: NDArray[Any]) -> tuple[NDArray[Any], Places]:
     """The values in order, or integers that compare as they do, and `order` of the values.
 
-    >>> [found.tolist() for found in sort_with_order(np.array([3.0, -1.0, 3.0, 0.5]))]
+    >>> [positions.tolist() for positions in sort_with_order(np.array([3.0, -1.0, 3.0, 0.5]))]
     [[-1.0, 0.5, 3.0, 3.0], [1, 3, 0, 2]]
     """
     if len(values) >= _FEW:
         return _sort(values, None)
-    found = np.argsort(values, kind="stable")
-    return values[found], found
+    positions = np.argsort(values, kind="stable")
+    return values[positions], positions
 
 
 def place_type(size: int) -> type[np.signedinteger[Any]]:
@@ -83,31 +83,33 @@ def place_type(size: int) -> type[np.signedinteger[Any]]:
     return np.int32 if size < 1 << 30 else np.int64
 
 
-def double_places(values: NDArray[np.float64], known: Known = None, out: Places | None = None) -> Places:
-    """The double place of each value among those that are `known`; of others the middle, one more than their number.
+def double_places(values: NDArray[np.float64], has_value: HasValue = None, out: Places | None = None) -> Places:
+    """The double place of each value among those that have one; of others the middle, one more than their number.
 
     >>> double_places(np.array([3.0, 1.0, 3.0, 9.0])).tolist()
     [5, 8, 5, 2]
     """
     out = np.empty(len(values), place_type(len(values))) if out is None else out
-    size = num_known(values, known)
+    size = num_with_value(values, has_value)
     if size < _FEW:
-        chosen = slice(None) if known is None else known
+        chosen = slice(None) if has_value is None else has_value
         _, group, counts = np.unique(values[chosen], return_inverse=True, return_counts=True)
         out[:] = max(1, size) + 1
         out[chosen] = (2 * (size - np.cumsum(counts)) + counts + 1)[group]
-    elif not ((there := _sorter(len(values))) and there.fill_places(values, known, _device, out)):
-        keys, found = _sort(values, known)
-        run_in_threads(size, share_places, keys[len(values) - size :], found[len(values) - size :], out)
-        out[found[: len(values) - size]] = max(1, size) + 1  # last: threads have touched the pages
+    elif not ((there := _sorter(len(values))) and there.fill_places(values, has_value, _device, out)):
+        keys, positions = _sort(values, has_value)
+        run_in_threads(size, share_places, keys[len(values) - size :], positions[len(values) - size :], out)
+        out[positions[: len(values) - size]] = max(1, size) + 1  # last: threads have touched the pages
     return out
 
 
-def num_known(values: NDArray[Any], known: Known) -> int:
-    return len(values) if known is None else int(np.count_nonzero(known))
+def num_with_value(values: NDArray[Any], has_value: HasValue) -> int:
+    return len(values) if has_value is None else int(np.count_nonzero(has_value))
 
 
-def at_places(double: Places, places: Sequence[int] | NDArray[np.int64], known: Known = None) -> NDArray[np.int64]:
+def at_places(
+    double: Places, places: Sequence[int] | NDArray[np.int64], has_value: HasValue = None
+) -> NDArray[np.int64]:
     """Positions of values that hold the given places, from the double places of all.
 
     The q-th smallest double place is that of the values that hold place q: the largest one up to 2 q where so many are
@@ -120,63 +122,65 @@ def at_places(double: Places, places: Sequence[int] | NDArray[np.int64], known: 
     doubled = (2 * wanted).astype(double.dtype)  # what they are where no value has an equal
 
     def first_equal(part: slice) -> list[int]:
-        some = double[part] if known is None else np.where(known[part], double[part], 0)
+        some = double[part] if has_value is None else np.where(has_value[part], double[part], 0)
         equal = (some == place for place in doubled)
         return [part.start + int(at) if which[at := which.argmax()] else len(double) for which in equal]
 
-    found = np.min(map_slices(len(double), first_equal), axis=0)
-    if (shared := found == len(double)).any():
-        found[shared] = _nearest_places(double, wanted[shared], known)
-    return found
+    positions = np.min(map_slices(len(double), first_equal), axis=0)
+    if (shared := positions == len(double)).any():
+        positions[shared] = _nearest_places(double, wanted[shared], has_value)
+    return positions
 
 
-def _nearest_places(double: Places, places: NDArray[np.int64], known: Known) -> NDArray[np.int64]:
+def _nearest_places(double: Places, places: NDArray[np.int64], has_value: HasValue) -> NDArray[np.int64]:
     """`at_places` of values that share theirs with others."""
     unsigned = np.dtype(f"u{double.dtype.itemsize}").type
     wanted = [(unsigned(2 * place), unsigned(2 * place + 1)) for place in places]
 
     def nearest_of(part: slice) -> list[list[int]]:
         # differences of the wrong sign wrap round and are larger than all others
-        some = (double[part] if known is None else np.where(known[part], double[part], 0)).view(unsigned)
-        found = []
+        some = (double[part] if has_value is None else np.where(has_value[part], double[part], 0)).view(unsigned)
+        nearest_two = []
         for upto, above in wanted:
             down, up = upto - some, some - above
             nearest, following = int(down.argmin()), int(up.argmin())
             count = int(np.count_nonzero(some <= upto))
-            found.append([int(down[nearest]), part.start + nearest, int(up[following]), part.start + following, count])
-        return found
+            nearest_two.append(
+                [int(down[nearest]), part.start + nearest, int(up[following]), part.start + following, count]
+            )
+        return nearest_two
 
     down, nearest, up, following, counts = np.moveaxis(np.array(map_slices(len(double), nearest_of), np.uint64), -1, 0)
-    num_upto = counts.sum(axis=0).astype(np.int64) - (len(double) - num_known(double, known))
+    num_upto = counts.sum(axis=0).astype(np.int64) - (len(double) - num_with_value(double, has_value))
     columns = np.arange(len(places))
     nearest, following = nearest[down.argmin(axis=0), columns], following[up.argmin(axis=0), columns]
     return np.where(num_upto >= places, nearest, following).astype(np.int64)
 
 
 def quantiles(
-    values: NDArray[np.float64], double: Places, shares: Sequence[float], known: Known = None
+    values: NDArray[np.float64], double: Places, shares: Sequence[float], has_value: HasValue = None
 ) -> NDArray[np.float64]:
-    """`np.quantile` of the known values, from the double places of all."""
-    size = num_known(values, known)
+    """`np.quantile` of the values that count, from the double places of all."""
+    size = num_with_value(values, has_value)
     if size < _FEW:
-        return np.asarray(np.quantile(values if known is None else values[known], shares))
+        return np.asarray(np.quantile(values if has_value is None else values[has_value], shares))
     ranks = np.multiply(shares, size - 1)
     around = np.unique(np.concatenate([np.floor(ranks), np.ceil(ranks)]).astype(np.int64))
-    return np.asarray(np.interp(ranks, around, values[at_places(double, size - around, known)]))
+    return np.asarray(np.interp(ranks, around, values[at_places(double, size - around, has_value)]))
 
 
-def select_known(
-    values: NDArray[np.float64], which: Callable[[NDArray[np.float64]], NDArray[np.bool_]], known: Known = None
+def select_values(
+    values: NDArray[np.float64], which: Callable[[NDArray[np.float64]], NDArray[np.bool_]], has_value: HasValue = None
 ) -> NDArray[np.float64]:
-    """The known values that `which` marks, in their order.
+    """The values that `which` marks, of those that count, in their order.
 
-    >>> select_known(np.array([3.0, 1.0, 9.0]), lambda some: some > 2).tolist()
+    >>> select_values(np.array([3.0, 1.0, 9.0]), lambda some: some > 2).tolist()
     [3.0, 9.0]
     """
 
     def pick(part: slice) -> NDArray[np.float64]:
         marked = which(values[part])
-        return values[part][marked if known is None else marked & known[part]]
+        return values[part][marked if has_value is None else marked & has_value[part]]
 
     return np.concatenate([np.zeros(0), *map_slices(len(values), pick)])
 
@@ -196,18 +200,18 @@ def largest_positions(values: NDArray[np.float64], count: int) -> NDArray[np.int
         above = np.flatnonzero(some > least)
         return part.start + np.append(above, np.flatnonzero(some == least)[: count - len(above)])
 
-    found = np.concatenate([np.zeros(0, np.int64), *map_slices(len(values), pick)])
-    return found[np.argsort(-values[found], kind="stable")[:count]]
+    chosen = np.concatenate([np.zeros(0, np.int64), *map_slices(len(values), pick)])
+    return chosen[np.argsort(-values[chosen], kind="stable")[:count]]
 
 
-def _sort(values: NDArray[Any], known: Known) -> tuple[NDArray[np.uint64], Places]:
-    """Keys of the values in order, and the positions of those; unknown values come first."""
+def _sort(values: NDArray[Any], has_value: HasValue) -> tuple[NDArray[np.uint64], Places]:
+    """Keys of the values in order, and the positions of those; values that do not count come first."""
     keys, other_keys = np.empty((2, len(values)), np.uint64)
-    found, other_found = np.empty((2, len(values)), place_type(len(values)))
-    if (there := _sorter(len(values))) and there.sort(values, known, _device, keys, found):
-        return keys, found
-    chosen = np.zeros(0, bool) if known is None else known
-    run_in_threads(len(values), float_keys, np.asarray(values, np.float64), chosen, keys, found)
+    positions, other_positions = np.empty((2, len(values)), place_type(len(values)))
+    if (there := _sorter(len(values))) and there.sort(values, has_value, _device, keys, positions):
+        return keys, positions
+    chosen = np.zeros(0, bool) if has_value is None else has_value
+    run_in_threads(len(values), float_keys, np.asarray(values, np.float64), chosen, keys, positions)
     counts = np.empty((numba.get_num_threads(), 1 << DIGIT_BITS), np.int64)
     for shift in range(0, 64, DIGIT_BITS):
         counts[:] = 0
@@ -215,9 +219,9 @@ def _sort(values: NDArray[Any], known: Known) -> tuple[NDArray[np.uint64], Place
         if counts.sum(axis=0).max() == len(values):
             continue  # one digit for all: they stay as they are
         starts = (counts.T.cumsum().reshape(counts.shape[::-1]).T - counts).copy()
-        run_in_threads(len(counts), move, keys, found, np.uint64(shift), starts, (other_keys, other_found))
-        keys, other_keys, found, other_found = other_keys, keys, other_found, found
-    return keys, found
+        run_in_threads(len(counts), move, keys, positions, np.uint64(shift), starts, (other_keys, other_positions))
+        keys, other_keys, positions, other_positions = other_keys, keys, other_positions, positions
+    return keys, positions
 
 
 def taker(columns: Mapping[str, NDArray[Any]]) -> Callable[[NDArray[np.int64]], dict[str, NDArray[Any]]]:
@@ -246,17 +250,17 @@ def _sorter(num_values: int) -> Any:
 
 
 @kernel
-def float_keys(part, values, known, keys, positions):
-    """keys[i] sorts as values[i] does: unknown ones first, NaN last, -0 with 0; positions[i] = i.
+def float_keys(part, values, has_value, keys, positions):
+    """keys[i] sorts as values[i] does: those that do not count first, NaN last, -0 with 0; positions[i] = i.
 
-    `known` is empty where all values are.
+    `has_value` is empty where all count.
     """
     for i in range(part[0], part[1]):
         value = values[i] + 0.0
         bits = np.float64(value).view(np.uint64)
         key = bits ^ (_ALL if bits >> _LAST else _SIGN)
         keys[i] = _ALL if np.isnan(value) else key
-        if len(known) and not known[i]:
+        if len(has_value) and not has_value[i]:
             keys[i] = _FIRST
         positions[i] = i
 
@@ -278,9 +282,9 @@ def move(part, keys, positions, shift, starts, out):
     for task in range(part[0], part[1]):
         for i in range(task * len(keys) // num_tasks, (task + 1) * len(keys) // num_tasks):
             digit = (keys[i] >> shift) & _MASK
-            place = starts[task, digit]
-            out_keys[place], out_positions[place] = keys[i], positions[i]
-            starts[task, digit] = place + 1
+            target = starts[task, digit]
+            out_keys[target], out_positions[target] = keys[i], positions[i]
+            starts[task, digit] = target + 1
 
 
 @kernel

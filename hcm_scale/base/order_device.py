@@ -21,22 +21,22 @@ _INT64 = torch.iinfo(torch.int64)
 
 
 def sort(
-    values: NDArray[Any], known: NDArray[np.bool_] | None, device: str, keys: NDArray[np.uint64], out: NDArray[Any]
+    values: NDArray[Any], has_value: NDArray[np.bool_] | None, device: str, keys: NDArray[np.uint64], out: NDArray[Any]
 ) -> bool:
     """Fills keys and positions as `order._sort` returns them; False where the device has no room."""
     with contextlib.suppress(torch.OutOfMemoryError):
-        if found := _sort(values, known, device):
+        if found := _sort(values, has_value, device):
             copy_from_device(found[0] ^ _INT64.min, keys.view(np.int64))
             _copy_places(found[1], out)
             return True
     return False
 
 
-def fill_places(values: NDArray[Any], known: NDArray[np.bool_] | None, device: str, out: NDArray[Any]) -> bool:
+def fill_places(values: NDArray[Any], has_value: NDArray[np.bool_] | None, device: str, out: NDArray[Any]) -> bool:
     """As `order.double_places`; False where the device has no room."""
     with contextlib.suppress(torch.OutOfMemoryError):
-        if found := _sort(values, known, device):
-            size = len(values) if known is None else int(np.count_nonzero(known))
+        if found := _sort(values, has_value, device):
+            size = len(values) if has_value is None else int(np.count_nonzero(has_value))
             keys, positions = (part[len(values) - size :] for part in found)
             shared = 2 * size + 1 - torch.searchsorted(keys, keys) - torch.searchsorted(keys, keys, right=True)
             places = positions.new_full((len(values),), max(1, size) + 1)
@@ -76,16 +76,16 @@ def taker(columns: Mapping[str, NDArray[Any]], device: str, otherwise: Take) -> 
     return None
 
 
-def _sort(values: NDArray[Any], known: NDArray[np.bool_] | None, device: str) -> tuple[Tensor, Tensor] | None:
-    """Keys of the values in order, and the positions of those: unknown values first, NaN last, -0 with 0."""
+def _sort(values: NDArray[Any], has_value: NDArray[np.bool_] | None, device: str) -> tuple[Tensor, Tensor] | None:
+    """Keys of the values in order, and the positions of those: values that do not count first, NaN last, -0 with 0."""
     if free_bytes(device) < _VALUE_BYTES * len(values):
         return None
     numbers = copy_to_device(np.asarray(values, np.float64), device) + 0.0
     bits = numbers.view(torch.int64)
     keys = (bits ^ ((bits >> 63) & _INT64.max)).masked_fill_(numbers.isnan(), _INT64.max)
     del numbers, bits
-    if known is not None:
-        keys.masked_fill_(~copy_to_device(known, device), _INT64.min)
+    if has_value is not None:
+        keys.masked_fill_(~copy_to_device(has_value, device), _INT64.min)
     ordered, positions = keys.sort(stable=True)
     return ordered, positions
 

@@ -44,13 +44,13 @@ def gcn_scale(indptr: NDArray[np.int64], weights: NDArray[np.float32] | None = N
     """
     scale = np.empty(len(indptr) - 1, np.float32)
 
-    def fill(part: slice) -> None:
-        degree = np.diff(indptr[part.start : part.stop + 1]).astype(np.float64)
+    def fill(rows: slice) -> None:
+        degree = np.diff(indptr[rows.start : rows.stop + 1]).astype(np.float64)
         if weights is not None and len(weights):
             linked = degree > 0  # reduceat knows no empty rows
-            of_rows = weights[indptr[part.start] : indptr[part.stop]]
-            degree[linked] = np.add.reduceat(of_rows, (indptr[part] - indptr[part.start])[linked], dtype=np.float64)
-        scale[part] = 1.0 / np.sqrt(degree + 1.0)
+            of_rows = weights[indptr[rows.start] : indptr[rows.stop]]
+            degree[linked] = np.add.reduceat(of_rows, (indptr[rows] - indptr[rows.start])[linked], dtype=np.float64)
+        scale[rows] = 1.0 / np.sqrt(degree + 1.0)
 
     run_in_slices(len(scale), fill)
     return scale
@@ -98,8 +98,8 @@ class Propagated:
 
     def keeping(self, nodes: NDArray[np.int64]) -> "Propagated":
         """The same for whoever asks for rows of these nodes alone, again and again: each is made once."""
-        known = np.unique(nodes)
-        return replace(self, kept=(known, self.rows(known)))
+        distinct = np.unique(nodes)
+        return replace(self, kept=(distinct, self.rows(distinct)))
 
     @cached_property
     def _weights(self) -> GcnWeights:

@@ -1,4 +1,4 @@
-"""`attributes.scale=auto`: features of mean 0 and variance about 1 from any columns, by rule and without labels.
+"""Features of mean 0 and variance about 1 from any columns, by rule and without labels.
 
 | rule       | a column, or a group of columns, that                                  | becomes                      |
 |------------|------------------------------------------------------------------------|------------------------------|
@@ -12,8 +12,11 @@
 | heavy tail | has values too far out for a deviation to say much                     | normal scores, deviation 1   |
 | standard   | is none of these                                                       | mean 0, deviation 1          |
 
+This is `attributes.scale=auto`. Under `none` every column is standard, under `normal` of heavy tail, constant ones 0;
+under `log1p`, and under `none` with `attributes.pca`, all are one sparse group, of log(1 + value) or as they are.
+
 Survey. Rules are decided, and parts (parts.py) fitted, on evenly spaced rows, at most `MAX_ROWS` of them: a function of
-the shape alone, and a hundred million rows cost what sixty thousand do. Columns are read one at a time, as non-zero
+the shape alone, and a hundred million rows cost what sixty thousand do. Columns are read a chunk at a time, as non-zero
 values and a count of zeros, so sparse ones are not made dense.
 
 Gaps. A table reader flags gaps by a column `NAME is null` beside `NAME`, `NAME=value` or `NAME#bucket`. A column is
@@ -30,7 +33,8 @@ What the rows of an edge table say of their ends (`rows, as payer`) is never tak
 Components. How many of a sparse group tell neighbours from strangers differs from graph to graph, and the edges show
 it without labels: of 10, 20, 32, 64, 128 and 256 components the `signal` is the chance that two neighbours are more
 alike, by cosine, than the ends of two different edges. 20 it is, unless another number is clearly better; then the
-smallest that is about as good as the best. Graphs of many nodes have a bound on the size of their features.
+smallest that is about as good as the best. Graphs of many nodes have a bound on the size of their features. Up to 2^14
+rows or columns 20 or fewer are exact, of more the first of what was tried.
 
 Rows outside the sample follow its curves, in proportion between two of its values; values more than the sample's range
 beyond it are clipped there. Memory: the output (4 bytes n q), one block, the sample (at most 256 MiB dense) and twice
@@ -39,28 +43,19 @@ that for curves.
 
 import itertools
 import logging
-import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
+from scipy import sparse, special
 
 from hcm_scale.base.names import AS_END, GAP_SUFFIX, NO_COLUMN, VECTOR
-from hcm_scale.features.parts import (
-    Curve,
-    Part,
-    Rotated,
-    Singles,
-    fit_components,
-    group_values,
-    rank_quantiles,
-    row_blocks,
-    values_per_row,
-)
+from hcm_scale.features.components import fit_components
+from hcm_scale.features.components import needed_bytes as components_bytes
+from hcm_scale.features.parts import Curve, Part, Rotated, Singles, group_values, row_blocks, values_per_row
 from hcm_scale.features.purify import Ends, neighbor_signal
 from hcm_scale.graph.store import Attributes, SparseRows
 
@@ -80,6 +75,8 @@ _LEAST_DEVIATION = 0.5  # that normal scores are divided by
 _MIN_SPARSE = {False: 100, True: 21}  # by whether storage is sparse: 20 columns have nothing to be reduced to
 _MAX_SINGLE = 100  # columns of sparse storage that are kept one by one
 _MIN_EMBEDDING, _LIKE, _LIKE_SHARE = 32, 10.0, 0.75
+_SURVEYED_VALUES = 1 << 18  # that are surveyed at a time
+_EXACT_SIDE = 1 << 14  # rows or columns up to which the usual number of components is found exactly
 _MAX_LETTERS = 64  # of the names in a line of the log
 _MAX_LINES = 24  # tables with more columns are reported rule by rule
 
@@ -91,8 +88,8 @@ _SINGLE = {  # rules of columns that are kept one by one: what is seen, what is 
 }
 
 
-def fit_automatic(
-    x: Attributes, pca: int | None, columns: tuple[str, ...], ends: Ends | None = None
+def fit_parts(
+    x: Attributes, scale: str, pca: int | None, columns: tuple[str, ...], ends: Ends | None = None
 ) -> tuple[tuple[Part, ...], tuple[str, ...], dict[str, Any]]:
     """The parts that make features by the rules above, the features' names, and a record of what was decided.
 
@@ -100,23 +97,25 @@ def fit_automatic(
 
     >>> from hcm_scale.features.parts import apply_parts
     >>> x = np.array([[0, 5], [1, 5]], np.float32)
-    >>> parts, names, _ = fit_automatic(x, None, ("flag", "same"))
+    >>> parts, names, _ = fit_parts(x, "auto", None, ("flag", "same"))
     >>> apply_parts(parts, x).tolist(), names
     ([[-0.5], [0.5]], ('flag',))
     """
     names = columns or tuple(f"a{k}" for k in range(x.shape[1]))
     drawn = sample(x)
     by_column = _by_column(drawn)
-    seen, gaps, decision = _survey(by_column, names, isinstance(x, SparseRows))
-    singles = _fit_singles(by_column, decision, seen, gaps)
-    asked = {rule: pca or _COMPONENTS[_group_of(rule)] for rule in decision.groups}
-    rotated = {rule: _fit_rotated(drawn, decision, seen, rule, size) for rule, size in asked.items()}
-    for part in rotated.values():
-        if pca is not None and part.width < pca:
-            log.info("attributes.pca=%d is cut to %d, the rank of its columns", pca, part.width)
+    survey, gaps = _survey(by_column, names)
+    decision = _decide(survey, names, isinstance(x, SparseRows)) if scale == "auto" else _one_rule(scale, pca, survey)
+    singles = _fit_singles(by_column, decision, survey, gaps)
+    rotated: dict[str, Rotated] = {}
     signals: dict[int, float] = {}
-    if "sparse" in rotated and pca is None and ends is not None:
-        rotated["sparse"], signals = _choose_components(drawn, decision, seen, rotated["sparse"], x, ends)
+    for rule in decision.groups:
+        if rule == "sparse" and pca is None and ends is not None:
+            rotated[rule], signals = _choose_components(drawn, decision, survey, x, ends)
+        else:
+            rotated[rule] = _fit_rotated(drawn, decision, survey, rule, pca or _COMPONENTS[_group_of(rule)])
+        if pca is not None and (width := rotated[rule].width) < pca:
+            log.info("attributes.pca=%d is cut to %d, the rank of its columns", pca, width)
     if pca is not None and not rotated:
         log.warning("attributes.pca=%s has no effect: no group of columns is reduced to components", pca)
     parts: tuple[Part, ...] = (*([singles] if singles.width else []), *rotated.values())
@@ -125,23 +124,25 @@ def fit_automatic(
     components = [f"{prefixes[rule]}pc{k}" for rule, width in widths.items() for k in range(width)]
     record = {
         "sampled_rows": drawn.shape[0],
-        "columns": _report(decision, seen, names, widths),
+        "columns": _report(decision, survey, names, widths),
         "rules": [[rule, len(list(group))] for rule, group in itertools.groupby(decision.rules)],
         "left_out": [names[k] for k in decision.columns("constant")],
+        "num_constant": int(survey.constant.sum()),
         "signal": {str(size): round(signal, 4) for size, signal in signals.items()},
         "explained_variance": {rule: part.components.explained for rule, part in rotated.items()},
     }
     return parts, (*(names[k] for k in singles.columns), *components), record
 
 
-def expected_width(x: Attributes, pca: int | None, columns: tuple[str, ...]) -> int:
-    """About how many features `fit_automatic` will make, judged by a few rows; of sparse groups as many as it may.
+def expected_width(x: Attributes, scale: str, pca: int | None, columns: tuple[str, ...]) -> int:
+    """About how many features `fit_parts` will make, judged by a few rows; of sparse groups as many as it may.
 
-    >>> expected_width(np.array([[0, 5], [1, 5]], np.float32), None, ("flag", "same"))
+    >>> expected_width(np.array([[0, 5], [1, 5]], np.float32), "auto", None, ("flag", "same"))
     1
     """
-    names = columns or tuple(f"a{k}" for k in range(x.shape[1]))
-    _, _, decision = _survey(_by_column(sample(x, _FEW_ROWS)), names, isinstance(x, SparseRows))
+    names, few = columns or tuple(f"a{k}" for k in range(x.shape[1])), _by_column(sample(x, _FEW_ROWS))
+    survey, _ = _survey(few, names)
+    decision = _decide(survey, names, isinstance(x, SparseRows)) if scale == "auto" else _one_rule(scale, pca, survey)
     most = _COMPONENTS | {"sparse": _most_components(x.shape[0])}
     groups = ((len(decision.columns(rule)), most[_group_of(rule)] if pca is None else pca) for rule in decision.groups)
     return max(1, len(decision.columns(*_SINGLE)) + sum(min(pair) for pair in groups))
@@ -166,24 +167,28 @@ def sampled_rows(width: int) -> int:
 
 
 def _by_column(x: Attributes) -> Any:
-    """A sample laid out for reading by column: a scipy CSC array, or a dense (d, rows)."""
-    return x.csr().tocsc() if isinstance(x, SparseRows) else np.ascontiguousarray(x.T)
+    """A sample laid out for reading by column: a scipy CSC array without stored zeros, or a dense (d, rows)."""
+    if not isinstance(x, SparseRows):
+        return np.ascontiguousarray(x.T)
+    by_column = x.csr().tocsc()
+    by_column.eliminate_zeros()
+    return by_column
 
 
-@dataclass(frozen=True)
-class ColumnSurvey:
-    """One column over the rows of the sample that have a value."""
+@dataclass(frozen=True, eq=False)
+class Survey:
+    """Every column over the rows of the sample that have a value, (d,) each."""
 
-    low: float
-    high: float
-    mean: float
-    deviation: float
-    zeros: float  # share of zeros
-    two_values: bool
-    heavy: bool
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    mean: NDArray[np.float64]
+    deviation: NDArray[np.float64]
+    zeros: NDArray[np.float64]  # share of zeros
+    two_values: NDArray[np.bool_]
+    heavy: NDArray[np.bool_]
 
     @property
-    def constant(self) -> bool:
+    def constant(self) -> NDArray[np.bool_]:
         return self.low == self.high
 
 
@@ -197,58 +202,91 @@ class Decision:
     @property
     def groups(self) -> list[str]:
         """The rules of columns that are reduced together, the sparse ones first."""
-        return sorted({rule for rule in self.rules if _group_of(rule) in _COMPONENTS}, key=lambda r: (r != "sparse", r))
+        groups = {rule for rule in {*self.rules} if _group_of(rule) in _COMPONENTS}
+        return sorted(groups, key=lambda rule: (rule != "sparse", rule))
 
     def columns(self, *rules: str) -> list[int]:
         return [k for k, rule in enumerate(self.rules) if rule in rules]
 
 
-def _survey(
-    by_column: Any, names: tuple[str, ...], is_sparse: bool
-) -> tuple[list[ColumnSurvey], NDArray[np.int64], Decision]:
-    """A survey of every column of a sample, which column flags its gaps, and the rules that follow."""
-    gaps = _gap_columns(names, len(names))
-    flags = [k for k, name in enumerate(names) if name.endswith(GAP_SUFFIX)]
-    seen = [survey_column(*_values_of(by_column, k, int(gap), k in flags)) for k, gap in enumerate(gaps)]
-    return seen, gaps, _decide(seen, flags, is_sparse, names)
+def _survey(by_column: Any, names: tuple[str, ...]) -> tuple[Survey, NDArray[np.int64]]:
+    """A survey of every column of a sample, and which column flags its gaps."""
+    gaps, is_flag = _gap_columns(names, len(names)), np.array([name.endswith(GAP_SUFFIX) for name in names])
+    surveyed: list[tuple[NDArray[Any], ...]] = []
+    if sparse.issparse(by_column):
+        starts, num_rows = by_column.indptr.astype(np.int64), by_column.shape[0]
+        borders = np.searchsorted(starts, np.arange(0, starts[-1], _SURVEYED_VALUES))
+        for first, last in itertools.pairwise(np.unique([0, *borders, len(names)]).tolist()):
+            values = by_column.data[starts[first] : starts[last]].astype(np.float64)
+            counts = np.diff(starts[first : last + 1])
+            surveyed.append(survey_columns(values, counts, np.full(len(counts), num_rows)))
+    else:
+        step = max(1, _SURVEYED_VALUES // max(1, by_column.shape[1]))
+        for first in range(0, len(names), step):
+            block, own = by_column[first : first + step], slice(first, first + step)
+            has_value = np.where(is_flag[own, None], block != NO_COLUMN, True)
+            gapped = np.flatnonzero(gaps[own] >= 0)
+            has_value[gapped] &= by_column[gaps[own][gapped]] == 0
+            stored = has_value & (block != 0)
+            values = block[stored].astype(np.float64)
+            surveyed.append(survey_columns(values, stored.sum(axis=1), has_value.sum(axis=1)))
+    return Survey(*map(np.concatenate, zip(*surveyed, strict=True))), gaps
 
 
-def _values_of(by_column: Any, column: int, gap: int = -1, is_flag: bool = False) -> tuple[NDArray[np.float64], int]:
+def survey_columns(
+    stored: NDArray[np.float64], counts: NDArray[np.int64], num_rows: NDArray[np.int64]
+) -> tuple[NDArray[Any], ...]:
+    """The fields of a `Survey` of columns that hold so many non-zero values, `stored` one after the other, and rows.
+
+    >>> [field.tolist() for field in survey_columns(np.array([2.0, 2.0]), np.array([2]), np.array([4]))]
+    [[0.0], [2.0], [1.0], [1.0], [0.5], [True], [False]]
+    """
+    starts, has_values = np.cumsum(counts) - counts, counts > 0
+    num_zeros, divisor = num_rows - counts, np.maximum(1, num_rows)
+
+    def reduce(combine: np.ufunc, values: NDArray[Any], start: Any) -> NDArray[Any]:
+        out = np.full(len(counts), start)
+        if len(values):
+            out[has_values] = combine.reduceat(values, starts[has_values])
+        return out
+
+    at_zero = np.where((num_zeros > 0) | (num_rows == 0), 0.0, np.nan)
+    low = np.fmin(reduce(np.minimum, stored, np.inf), at_zero)
+    high = np.fmax(reduce(np.maximum, stored, -np.inf), at_zero)
+    mean = reduce(np.add, stored, 0.0) / divisor
+    squares = reduce(np.add, (stored - np.repeat(mean, counts)) ** 2, 0.0) + num_zeros * mean**2
+    at_ends = (stored == np.repeat(low, counts)) | (stored == np.repeat(high, counts))
+    two_values = (low < high) & reduce(np.logical_and, at_ends, True) & ((num_zeros == 0) | (low == 0) | (high == 0))
+    deviation = np.sqrt(squares / divisor)
+    heavy = (low < high) & (num_zeros > _MOSTLY_ZERO * num_rows)
+    others = np.flatnonzero((low < high) & ~heavy)
+    if len(others):
+        spread = _quartile_distance(stored, starts[others], counts[others], num_rows[others])
+        heavy[others] = deviation[others] > _SQUASHED * spread / 1.349  # all but a few would be squashed into one point
+    return low, high, mean, deviation, num_zeros / divisor, two_values, heavy
+
+
+def _quartile_distance(
+    stored: NDArray[np.float64], starts: NDArray[np.int64], counts: NDArray[np.int64], num_rows: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """From the lower to the upper quartile of columns that hold non-zero values from `starts` on, and zeros."""
+    out = np.empty(len(counts))
+    for size in np.unique(num_rows):
+        which = np.flatnonzero(num_rows == size)
+        values = np.zeros((len(which), size))
+        for row, k in zip(values, which, strict=True):
+            row[: counts[k]] = stored[starts[k] : starts[k] + counts[k]]
+        lower, upper = np.quantile(values, (0.25, 0.75), axis=1)
+        out[which] = upper - lower
+    return out
+
+
+def _values_of(by_column: Any, column: int, gap: int) -> tuple[NDArray[np.float64], int]:
     """The non-zero values of one column, and how many rows have a value at all; `gap` is the column of its gaps."""
     if sparse.issparse(by_column):
-        values, num_rows = by_column.data[by_column.indptr[column] : by_column.indptr[column + 1]], by_column.shape[0]
-    else:
-        values = by_column[column] if gap < 0 else by_column[column][by_column[gap] == 0]
-        values = values[values != NO_COLUMN] if is_flag else values
-        num_rows = len(values)
-    return values[values != 0].astype(np.float64), num_rows
-
-
-def survey_column(stored: NDArray[np.float64], num_rows: int) -> ColumnSurvey:
-    """The survey of a column that holds the non-zero values `stored` in `num_rows` rows.
-
-    >>> survey_column(np.array([2.0, 2.0]), 4)
-    ColumnSurvey(low=0.0, high=2.0, mean=1.0, deviation=1.0, zeros=0.5, two_values=True, heavy=False)
-    """
-    num_zeros = num_rows - len(stored)
-    ends = [*([stored.min(), stored.max()] if len(stored) else []), *([0.0] if num_zeros or not num_rows else [])]
-    low, high, mean = float(min(ends)), float(max(ends)), float(stored.sum()) / max(1, num_rows)
-    squares = float(((stored - mean) ** 2).sum()) + num_zeros * mean**2
-    at_ends = low < high and bool(((stored == low) | (stored == high)).all())
-    two_values = at_ends and (not num_zeros or 0.0 in (low, high))
-    deviation, zeros = math.sqrt(squares / max(1, num_rows)), num_zeros / max(1, num_rows)
-    return ColumnSurvey(
-        low, high, mean, deviation, zeros, two_values, low < high and _is_heavy(stored, num_zeros, deviation)
-    )
-
-
-def _is_heavy(stored: NDArray[np.float64], num_zeros: int, deviation: float) -> bool:
-    """Whether a few values lie so far out that dividing by the deviation would squash all others into one point."""
-    if num_zeros > _MOSTLY_ZERO * (len(stored) + num_zeros):
-        return True
-    values = np.concatenate([stored, np.zeros(num_zeros)])
-    lower, upper = np.quantile(values, (0.25, 0.75))
-    return bool(deviation > _SQUASHED * (upper - lower) / 1.349)
+        return by_column.data[slice(*by_column.indptr[column : column + 2])].astype(np.float64), by_column.shape[0]
+    values = by_column[column] if gap < 0 else by_column[column][by_column[gap] == 0]
+    return values[values != 0].astype(np.float64), len(values)
 
 
 def _gap_columns(columns: tuple[str, ...], num_columns: int) -> NDArray[np.int64]:
@@ -270,115 +308,113 @@ def _group_of(rule: str) -> str:
     return rule.partition(" of ")[0]
 
 
-def _decide(seen: Sequence[ColumnSurvey], flags: Iterable[int], is_sparse: bool, names: Sequence[str] = ()) -> Decision:
-    """The rule of every column; `flags` are the columns that flag gaps."""
-    known_flags, known_names = set(flags), set(names)
-    rules = [_single_rule(one, k in known_flags) for k, one in enumerate(seen)]
+def _one_rule(scale: str, pca: int | None, survey: Survey) -> Decision:
+    """The same rule for every column."""
+    is_group = scale == "log1p" or (scale == "none" and pca is not None)
+    rule = "sparse" if is_group else {"none": "standard", "normal": "heavy tail"}[scale]
+    return Decision((rule,) * len(survey.low), "log1p" if scale == "log1p" else "as they are")
+
+
+def _decide(survey: Survey, names: Sequence[str], is_sparse: bool) -> Decision:
+    """The rule of every column by what it holds."""
+    rules = np.where(survey.heavy, "heavy tail", "standard").astype(object)
+    rules[survey.two_values] = "two values"
+    rules[survey.two_values & np.array([name.endswith(GAP_SUFFIX) for name in names])] = "gap flag"
+    rules[survey.constant] = "constant"
+    all_names = {*names}
     for k, name in enumerate(names):
-        if (place := re.match(VECTOR, name)) and f"{place[1]}[1]" in known_names:
-            rules[k] = f"embedding of {place[1]}"
-    for k in _sparse_group(seen, rules, is_sparse):
-        rules[k] = "sparse"
-    alone = {k for k, name in enumerate(names) if AS_END in name}
-    for k in _embedding_group(seen, ["of edges" if k in alone else rule for k, rule in enumerate(rules)]):
-        rules[k] = "embedding"
-    group = [seen[k] for k, rule in enumerate(rules) if rule == "sparse"]
-    if all(one.two_values and 0.0 in (one.low, one.high) for one in group):
+        if (vector := re.match(VECTOR, name)) and f"{vector[1]}[1]" in all_names:
+            rules[k] = f"embedding of {vector[1]}"
+    group = _sparse_group(survey, rules, is_sparse)
+    rules[group] = "sparse"
+    rules[_embedding_group(survey, rules, np.array([AS_END in name for name in names]))] = "embedding"
+    if (survey.two_values & ((survey.low == 0) | (survey.high == 0)))[group].all():
         return Decision(tuple(rules), "presence")
-    return Decision(tuple(rules), "log1p" if all(one.low >= 0 for one in group) else "as they are")
+    return Decision(tuple(rules), "log1p" if (survey.low[group] >= 0).all() else "as they are")
 
 
-def _single_rule(seen: ColumnSurvey, is_flag: bool) -> str:
-    if seen.constant:
-        return "constant"
-    if seen.two_values:
-        return "gap flag" if is_flag else "two values"
-    return "heavy tail" if seen.heavy else "standard"
-
-
-def _sparse_group(seen: Sequence[ColumnSurvey], rules: Sequence[str], is_sparse: bool) -> list[int]:
-    varied = [k for k, rule in enumerate(rules) if rule in ("two values", "heavy tail", "standard")]
-    mostly_zero = [k for k in varied if seen[k].zeros > _MOSTLY_ZERO]
-    with_zeros = [k for k in varied if seen[k].zeros]
+def _sparse_group(survey: Survey, rules: NDArray[Any], is_sparse: bool) -> NDArray[np.int64]:
+    varied = np.flatnonzero(np.isin(rules, ("two values", "heavy tail", "standard")))
+    mostly_zero, with_zeros = varied[survey.zeros[varied] > _MOSTLY_ZERO], varied[survey.zeros[varied] > 0]
     if is_sparse and (len(mostly_zero) >= _MIN_SPARSE[False] or len(varied) - len(with_zeros) > _MAX_SINGLE):
         return varied
-    return (with_zeros if is_sparse else mostly_zero) if len(mostly_zero) >= _MIN_SPARSE[is_sparse] else []
+    return (with_zeros if is_sparse else mostly_zero) if len(mostly_zero) >= _MIN_SPARSE[is_sparse] else varied[:0]
 
 
-def _embedding_group(seen: Sequence[ColumnSurvey], rules: Sequence[str]) -> list[int]:
-    dense = [k for k, rule in enumerate(rules) if rule in ("standard", "heavy tail") and seen[k].zeros < _MOSTLY_ZERO]
+def _embedding_group(survey: Survey, rules: NDArray[Any], of_edges: NDArray[np.bool_]) -> NDArray[np.int64]:
+    is_dense = np.isin(rules, ("standard", "heavy tail")) & (survey.zeros < _MOSTLY_ZERO) & ~of_edges
+    dense = np.flatnonzero(is_dense)
     if len(dense) < _MIN_EMBEDDING:
-        return []
-    median = sorted(seen[k].deviation for k in dense)[len(dense) // 2]
-    like = [k for k in dense if seen[k].deviation <= _LIKE * median]
-    light = [k for k in like if not seen[k].heavy]
-    return like if len(like) >= max(_MIN_EMBEDDING, _LIKE_SHARE * len(dense)) and 2 * len(light) >= len(like) else []
+        return dense[:0]
+    median = np.sort(survey.deviation[dense])[len(dense) // 2]
+    alike = dense[survey.deviation[dense] <= _LIKE * median]
+    num_light = int((~survey.heavy[alike]).sum())
+    is_group = len(alike) >= max(_MIN_EMBEDDING, _LIKE_SHARE * len(dense)) and 2 * num_light >= len(alike)
+    return alike if is_group else dense[:0]
 
 
-def _fit_singles(by_column: Any, decision: Decision, seen: list[ColumnSurvey], gaps: NDArray[np.int64]) -> Singles:
+def _fit_singles(by_column: Any, decision: Decision, survey: Survey, gaps: NDArray[np.int64]) -> Singles:
     """The part that keeps columns one by one: those under the rules of _SINGLE."""
-    chosen = decision.columns(*_SINGLE)
-    place_of = {column: place for place, column in enumerate(chosen)}
-    low, high, mean = (np.array([getattr(seen[k], name) for k in chosen]) for name in ("low", "high", "mean"))
-    factor = np.array([_factor(decision.rules[k], seen[k]) for k in chosen])
+    chosen = np.array(decision.columns(*_SINGLE), np.int64)
+    position = {int(column): k for k, column in enumerate(chosen)}
+    low, high = survey.low[chosen], survey.high[chosen]
+    rules = np.array(decision.rules, object)[chosen]
+    span = np.where(rules == "standard", survey.deviation[chosen], high - low)
+    weight = np.where(rules == "gap flag", _GAP_WEIGHT, 1.0)
+    factor = np.divide(weight, span, out=np.zeros(len(chosen)), where=span > 0)
     heavy = decision.columns("heavy tail")
-    curves = {place_of[k]: _score_curve(*_values_of(by_column, k, int(gaps[k]))) for k in heavy}
+    curves = {position[k]: _score_curve(*_values_of(by_column, k, int(gaps[k]))) for k in heavy}
     flagged: dict[int, list[int]] = {}
-    for column, place in place_of.items():
-        if int(gaps[column]) in place_of:
-            flagged.setdefault(place_of[int(gaps[column])], []).append(place)
+    for column, k in position.items():
+        if int(gaps[column]) in position:
+            flagged.setdefault(position[int(gaps[column])], []).append(k)
     flags = {int(flag) for flag in gaps} - {-1}
     lacking = {k for k in flags if not sparse.issparse(by_column) and (by_column[k] == NO_COLUMN).any()}
-    for column, place in place_of.items():
+    for column, k in position.items():
         flag = column if column in flags else int(gaps[column])
         if flag in lacking:
-            flagged.setdefault(~flag, []).append(place)
-    span = high - low
-    return Singles(np.array(chosen, np.int64), low - span, high + span, mean, factor, curves, flagged)
-
-
-def _factor(rule: str, seen: ColumnSurvey) -> float:
-    if rule == "standard":
-        return 1.0 / seen.deviation
-    return (_GAP_WEIGHT if rule == "gap flag" else 1.0) / (seen.high - seen.low)
+            flagged.setdefault(~flag, []).append(k)
+    return Singles(chosen, 2 * low - high, 2 * high - low, survey.mean[chosen], factor, curves, flagged)
 
 
 def _score_curve(stored: NDArray[np.float64], num_rows: int) -> Curve:
-    """Normal scores of the distinct values of a column that holds `stored` beside zeros, of mean 0 and deviation 1."""
+    """Normal scores of the distinct values of a column that holds `stored` beside zeros, of mean 0 and deviation 1.
+
+    The value of rank r among n gets the (r - 1/2) / n quantile; equal values share the mean of their ranks.
+    """
     values, counts = np.unique(np.concatenate([stored, np.zeros(num_rows - len(stored))]), return_counts=True)
-    scores = rank_quantiles(counts)
+    scores = special.ndtri((np.cumsum(counts) - 0.5 * counts) / counts.sum())
     scores -= np.average(scores, weights=counts)
     deviation = np.sqrt(np.average(scores**2, weights=counts))
     return values.astype(np.float32), (scores / max(deviation, _LEAST_DEVIATION)).astype(np.float32)
 
 
-def _fit_rotated(
-    drawn: Attributes, decision: Decision, seen: list[ColumnSurvey], rule: str, num_components: int
-) -> Rotated:
+def _fit_rotated(drawn: Attributes, decision: Decision, survey: Survey, rule: str, num_components: int) -> Rotated:
     """The part that projects the columns under one rule: sparse components are divided each by its own deviation."""
     chosen = np.array(decision.columns(rule), np.int64)
     how = decision.sparse_values if rule == "sparse" else "as they are"
-    ends = np.array([seen[k].high if seen[k].high else seen[k].low for k in chosen])
+    ends = np.where(survey.high != 0, survey.high, survey.low)[chosen]
     values = group_values(how, ends)
-    found = fit_components(lambda: (values(block[:, chosen]) for _, block in row_blocks(drawn)), num_components)
-    variances = found.variances * ((drawn.shape[0] - 1) / drawn.shape[0])
+    fitted = fit_components(lambda: (values(block[:, chosen]) for block in row_blocks(drawn)), num_components)
+    variances = fitted.variances * ((drawn.shape[0] - 1) / drawn.shape[0])
     divisor = np.sqrt(variances if rule == "sparse" else np.full(len(variances), variances.mean()))
-    return Rotated(chosen, how, ends, found, 1.0 / np.where(divisor > 0, divisor, 1.0))
+    return Rotated(chosen, how, ends, fitted, 1.0 / np.where(divisor > 0, divisor, 1.0))
 
 
 def _choose_components(
-    drawn: Attributes, decision: Decision, seen: list[ColumnSurvey], usual: Rotated, x: Attributes, ends: Ends
+    drawn: Attributes, decision: Decision, survey: Survey, x: Attributes, ends: Ends
 ) -> tuple[Rotated, dict[int, float]]:
     """The sparse group with as many components as the edges choose, and the signal of every number tried."""
-    part = _fit_rotated(drawn, decision, seen, "sparse", _most_components(x.shape[0]))
+    usual = _COMPONENTS["sparse"]
+    part = _fit_rotated(drawn, decision, survey, "sparse", _most_components(x.shape[0]))
     left, right = (_features_of(part, x, nodes) for nodes in ends)
     sizes = [size for size in _CHOICES if size <= part.width]
     signals = {size: neighbor_signal(left[:, :size], right[:, :size]) for size in sizes}
-    size = _choose_size(signals, min(_COMPONENTS["sparse"], part.width))
-    if size <= usual.width:
-        part = usual
-    found = part.components
-    fewer = replace(found, loadings=found.loadings[:, :size], variances=found.variances[:size])
+    size = _choose_size(signals, min(usual, part.width))
+    if size <= usual < part.width and min(drawn.shape[0], len(part.columns)) <= _EXACT_SIDE:
+        part = _fit_rotated(drawn, decision, survey, "sparse", usual)
+    fitted = part.components
+    fewer = replace(fitted, loadings=fitted.loadings[:, :size], variances=fitted.variances[:size])
     return replace(part, components=fewer, factor=part.factor[:size]), signals
 
 
@@ -400,12 +436,10 @@ def _choose_size(signals: dict[int, float], usual: int) -> int:
 
 def _features_of(part: Rotated, x: Attributes, nodes: NDArray[np.int64]) -> NDArray[np.float32]:
     rows = SparseRows.of(x.csr()[nodes]) if isinstance(x, SparseRows) else x[nodes]
-    return np.concatenate([part.apply(block).astype(np.float32) for _, block in row_blocks(rows)])
+    return np.concatenate([part.apply(block).astype(np.float32) for block in row_blocks(rows)])
 
 
-def _report(
-    decision: Decision, seen: Sequence[ColumnSurvey], names: Sequence[str], widths: dict[str, int]
-) -> list[dict[str, Any]]:
+def _report(decision: Decision, survey: Survey, names: Sequence[str], widths: dict[str, int]) -> list[dict[str, Any]]:
     """The decision as rows of a table: which columns, how many, what was seen, what was done.
 
     A row per column where there are few, else a row per rule; `widths` are the components of each group.
@@ -416,13 +450,12 @@ def _report(
         groups += [decision.columns(rule)] if together else [[k] for k in decision.columns(rule)]
     rows = []
     for columns in sorted(groups):
-        rule, group = decision.rules[columns[0]], [seen[k] for k in columns]
-        low, high = min(one.low for one in group), max(one.high for one in group)
+        rule, low, high = decision.rules[columns[0]], survey.low[columns].min(), survey.high[columns].max()
         what, done = _SINGLE.get(rule, ("constant", "left out"))
         if rule == "sparse":
-            what = f"{100 * sum(one.zeros for one in group) / len(group):.1f}% zeros"
+            what = f"{100 * survey.zeros[columns].mean():.1f}% zeros"
             done = f"{decision.sparse_values}, {widths[rule]} components, each of deviation 1"
-        elif rule in decision.groups:
+        elif rule in widths:
             what, done = "no heavy tail", f"{widths[rule]} components, divided by one number"
         shown = f"{what}, {low:.4g}" if low == high else f"{what}, {low:.4g} to {high:.4g}"
         rows.append(
@@ -452,3 +485,13 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(
         f"  {name:<{width}}  {row['seen']:<{seen_width}}  {row['done']}" for name, row in zip(short, rows, strict=True)
     )
+
+
+def needed_bytes(num_rows: int, num_columns: int, num_features: int, *, num_values: int, is_sparse: bool) -> int:
+    """Of `fit_parts`: a sample of the rows, twice if it is not all of them, and components where there are any."""
+    num_drawn = min(num_rows, sampled_rows(num_values // max(1, num_rows)))
+    drawn = num_values * num_drawn // max(1, num_rows)
+    held = (16 if is_sparse else 4) * drawn * (2 if num_drawn < num_rows else 1)
+    if num_features >= num_columns:
+        return held
+    return held + components_bytes(num_drawn, num_columns, num_features, num_values=drawn, is_sparse=is_sparse)

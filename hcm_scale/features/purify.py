@@ -370,20 +370,20 @@ def marks_size(num_arcs: int) -> int:
 
 
 def without_dropped(
-    graph: Graph, marks: NDArray[np.uint8], info: dict[str, Any], room: Callable[..., NDArray[Any]] = np.empty
+    graph: Graph, marks: NDArray[np.uint8], info: dict[str, Any], allocate: Callable[..., NDArray[Any]] = np.empty
 ) -> Graph:
-    """The structure without the marked entries, in arrays that room(shape, dtype) makes; a pass over the entries."""
+    """The structure without the marked entries, in arrays that allocate(shape, dtype) makes."""
     indptr, indices, weights = graph.indptr, graph.indices, graph.weights
     marks = read_only(marks)
     if len(marks):
-        indptr = room(len(graph.indptr), np.int64)
+        indptr = allocate(len(graph.indptr), np.int64)
         indptr[0] = 0
         run_in_threads(graph.num_nodes, count_kept, graph.indptr, marks, indptr[1:])
         np.cumsum(indptr, out=indptr)
-        indices = room(int(indptr[-1]), graph.indices.dtype)
+        indices = allocate(int(indptr[-1]), graph.indices.dtype)
         run_in_threads(graph.num_nodes, copy_kept, graph.indptr, graph.indices, marks, indptr, indices)
         if graph.weights is not None:
-            weights = room(len(indices), np.float32)
+            weights = allocate(len(indices), np.float32)
             run_in_threads(graph.num_nodes, copy_kept, graph.indptr, graph.weights, marks, indptr, weights)
             weights.setflags(write=False)
         indptr.setflags(write=False)

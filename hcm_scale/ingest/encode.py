@@ -48,7 +48,7 @@ _PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_00
 _NEAR_UNIQUE = 0.5  # more distinct values than this share of the rows that have one
 _FEWEST_IDS, _ID_SHARE = 100, 0.95  # distinct whole numbers, and their share of the rows, that may well be ids
 _EXAMPLES = {"numbers": "1234.56", "dates": "2024-01-31"}  # as text is read
-_NUM_HASHES = 1 << 16  # that are kept to count distinct values
+NUM_HASHES = 1 << 16  # that are kept to count distinct values
 
 
 def is_number(kind: pa.DataType) -> bool:
@@ -264,12 +264,14 @@ def encoding_from_json(column: dict[str, Any]) -> Encoding:
 class NumberSurvey:
     """Counts nulls and values that are not finite, and adds up the rest; of dates it finds the earliest."""
 
-    def __init__(self, name: str, bad: Offenders, place: Callable[[int], str], dates: bool) -> None:
+    def __init__(
+        self, name: str, bad: Offenders, place: Callable[[int], str], dates: bool, num_hashes: int = NUM_HASHES
+    ) -> None:
         self.name, self._bad, self._place, self._dates = name, bad, place, dates
         self.num_nonfinite = 0
         self._nulls = self._present = 0
         self._sum, self._low, self._high, self._whole = 0.0, np.inf, -np.inf, True
-        self._distinct = Distinct()
+        self._distinct = Distinct(num_hashes)
 
     def add(self, column: pa.Array, rows: NDArray[np.int64]) -> None:
         """Takes a batch; `rows` are its row numbers in the table, which `place` puts into words."""
@@ -384,7 +386,7 @@ class CategorySurvey:
         return CategoryEncoding(self.name, categories, buckets, shares, self._nulls + added_rows, *seen)
 
     def _warn_left_out(self, distinct: int, gaps: int, looks: str, mostly: str) -> None:
-        about = "" if distinct <= _NUM_HASHES else "about "
+        about = "" if distinct <= NUM_HASHES else "about "
         hint = f"if these are {looks}, write them as {_EXAMPLES[looks]}; " if looks else mostly and f"{mostly}; "
         log.warning(
             "column %r is left out: it has %s%s distinct values in %s rows, too many to tell rows alike by; "
@@ -413,33 +415,34 @@ def _hash(value: str) -> int:
 
 
 class Distinct:
-    """Counts distinct hashes, exactly up to 65,536; beyond that the density of the smallest gives the number."""
+    """Counts distinct hashes, exactly up to `num_hashes`; beyond that the density of the smallest gives the number."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_hashes: int = NUM_HASHES) -> None:
+        self._num_hashes = num_hashes
         self._smallest = np.zeros(0, np.uint64)
         self._added: list[NDArray[np.uint64]] = []
 
     def add(self, hashes: NDArray[np.uint64]) -> None:
         """Takes some more hashes, uniform over 64 bits."""
-        if len(self._smallest) > _NUM_HASHES:
+        if len(self._smallest) > self._num_hashes:
             hashes = hashes[hashes < self._smallest[-1]]
         self._added.append(hashes)
-        if sum(map(len, self._added)) > _NUM_HASHES:
+        if sum(map(len, self._added)) > self._num_hashes:
             self._merge()
 
     def count(self) -> int:
         """The number of distinct hashes so far."""
         self._merge()
-        if len(self._smallest) <= _NUM_HASHES:
+        if len(self._smallest) <= self._num_hashes:
             return len(self._smallest)
-        return round(_NUM_HASHES * 2.0**64 / float(self._smallest[-1]))
+        return round(self._num_hashes * 2.0**64 / float(self._smallest[-1]))
 
     def _merge(self) -> None:
         """Merges the added hashes; np.sort is many times faster than np.unique."""
         merged = np.sort(np.concatenate([self._smallest, *self._added]))
         is_first = np.ones(len(merged), np.bool_)
         is_first[1:] = merged[1:] != merged[:-1]
-        self._smallest, self._added = merged[is_first][: _NUM_HASHES + 1], []
+        self._smallest, self._added = merged[is_first][: self._num_hashes + 1], []
 
 
 def _mixed(values: NDArray[np.float64]) -> NDArray[np.uint64]:

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +31,10 @@ from hcm_scale.ingest.table_files import TableFiles
 
 log = logging.getLogger(__name__)
 _SHOWN = 5  # names in a line of the log
+_ALL_HASHES = 1 << 22  # kept to count distinct values, of all columns together
+_GROUP_COLUMNS = 64
 Rows = NDArray[np.int64]
+Column = TypeVar("Column")
 
 
 class NodeTable:
@@ -91,6 +95,11 @@ class NodeTable:
                 rows, batch = rows[keep], batch.filter(pa.array(keep))
             yield rows, batch
 
+    def _groups(self, columns: Sequence[Column]) -> list[Sequence[Column]]:
+        """Columns that are read together: of Parquet a few at a time, each of which takes a page and more."""
+        step = len(columns) if self.files.is_csv else _GROUP_COLUMNS
+        return [columns[first : first + step] for first in range(0, len(columns), step)]
+
     def encodings(self) -> list[Encoding]:
         """The encodings of the attributes, from a survey of all rows but those left out; or those of the earlier table.
 
@@ -104,10 +113,11 @@ class NodeTable:
         return [survey.encoding(self._policy.nonfinite, self.num_added) for survey in surveys]
 
     def _read(self, surveys: Sequence[encode.Survey | encode.UnknownSurvey], bad: Offenders) -> None:
-        for rows, batch in self._batches([survey.name for survey in surveys]):
-            columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-            for survey in surveys:
-                survey.add(columns[survey.name], rows)
+        for group in self._groups(surveys):
+            for rows, batch in self._batches([survey.name for survey in group]):
+                columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+                for survey in group:
+                    survey.add(columns[survey.name], rows)
         if self._policy.nonfinite == "error":
             bad.check()
 
@@ -116,7 +126,8 @@ class NodeTable:
         if encode.is_vector(kind):
             return encode.VectorSurvey(name, bad, self.files.place)
         if is_number(kind) or is_date(kind):
-            return encode.NumberSurvey(name, bad, self.files.place, dates=is_date(kind))
+            most = max(1, _ALL_HASHES // max(1, len(self.names)))
+            return encode.NumberSurvey(name, bad, self.files.place, is_date(kind), min(encode.NUM_HASHES, most))
         value = kind.value_type if pa.types.is_dictionary(kind) else kind
         if is_text(value) or (value is not kind and (is_number(value) or is_date(value))):
             return encode.CategorySurvey(name, self.columns)
@@ -183,15 +194,20 @@ class NodeTable:
         if not names:
             return FeatureCounts(details=details)
         x = x[:, : len(names)]
-        start = imputed = 0
-        for _, batch in self._batches([one.name for one in encodings if one.name in self.files.kinds]):
-            imputed += _encode(encodings, batch, x[start : start + len(batch)])
-            start += len(batch)
+        first = imputed = 0
+        for group in self._groups(encodings):
+            own = x[: self.num_rows, first : first + sum(len(one.names) for one in group)]
+            start, first = 0, first + own.shape[1]
+            for _, batch in self._batches([one.name for one in group if one.name in self.files.kinds]):
+                imputed += _encode(group, batch, own[start : start + len(batch)])
+                start += len(batch)
+            if not start:  # the table has none of these
+                imputed += _encode(group, pa.RecordBatch.from_arrays([], []), own)
         if self.num_added:
             row = np.zeros((1, len(names)), np.float32)
             imputed += self.num_added * _encode(encodings, pa.RecordBatch.from_arrays([], []), row)
             row[:, [name.endswith(GAP_SUFFIX) for name in names]] = NO_COLUMN
-            x[start:] = row
+            x[self.num_rows :] = row
         nonfinite = sum(one.nonfinite for one in encodings if isinstance(one, encode.NumberEncoding))
         return FeatureCounts(names, len(names), imputed, nonfinite, details)
 

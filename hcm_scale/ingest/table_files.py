@@ -434,7 +434,9 @@ _WIDTHS = {"INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 
 def _parquet_batches(path: Path, shown: str, types: _Types, max_bytes: int) -> Iterator[pa.RecordBatch]:
     """Streams the columns of `types`, cast to them; `shown` is what the file is called in messages."""
-    with reading(f"{shown} cannot be read as Parquet"), pq.ParquetFile(path, buffer_size=1 << 20, **_CHECKED) as file:
+    buffer_bytes = max(1 << 14, min(1 << 20, _BATCH_BYTES // max(1, len(types))))  # each column has one
+    options = _CHECKED | {"buffer_size": buffer_bytes}
+    with reading(f"{shown} cannot be read as Parquet"), pq.ParquetFile(path, **options) as file:
         held = Counter(file.schema_arrow.names)
         for name in types:
             if held[name] != 1:
@@ -459,8 +461,9 @@ def _batch_rows(path: Path, metadata: pq.FileMetaData, types: _Types, max_bytes:
         for group, _, column in _column_chunks(metadata)
         if column.has_dictionary_page and column.physical_type == "BYTE_ARRAY" and column.path_in_schema in types
     ]
+    usual = max(1, min(_BATCH_ROWS, _BATCH_BYTES // (8 * max(1, len(types)))))
     if not texts:
-        return _BATCH_ROWS
+        return usual
     with pq.ParquetFile(path, read_dictionary=[*{name for _, name in texts}], metadata=metadata, **_CHECKED) as file:
         for group, name in texts:
             for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=[name], use_threads=False):
@@ -472,7 +475,7 @@ def _batch_rows(path: Path, metadata: pq.FileMetaData, types: _Types, max_bytes:
                     break
                 total += pc.sum(lengths.take(batch.column(0).indices)).as_py() or 0
     check_growth(path.name, path.stat().st_size, total, max_bytes)
-    return max(1, min(_BATCH_ROWS, _BATCH_BYTES // longest))
+    return max(1, min(usual, _BATCH_BYTES // longest))
 
 
 def _unpacked_bytes(metadata: pq.FileMetaData, types: _Types) -> int:

@@ -29,10 +29,12 @@ from hcm_scale.base.memory import Need
 from hcm_scale.base.npy import new_array
 from hcm_scale.base.spmm import ModelInput, Propagated
 from hcm_scale.base.threads import kernel_threads
-from hcm_scale.config import Config, parse_fan_out
+from hcm_scale.config import Config, SyntheticGraph, parse_fan_out
 from hcm_scale.edges.strange import edge_lines
 from hcm_scale.features import propagate
+from hcm_scale.features.auto import expected_width
 from hcm_scale.graph import Graph, store
+from hcm_scale.graph.size import Size
 from hcm_scale.ingest import readers
 from hcm_scale.posterior.samples import open_samples
 from hcm_scale.ranks.world import ALONE
@@ -133,19 +135,32 @@ class RunContext:
         """
         folder, budget = self.workspace.folders["purified"], self.workspace.budget
         if folder not in self.opened:
-            room = partial(new_array, near=folder.parent, budget=budget, beside=self._largest_need)
-            self.opened[folder] = purify.open_purified(folder, self.graph(), room)
+            allocate = partial(new_array, near=folder.parent, budget=budget, beside=self._largest_need)
+            self.opened[folder] = purify.open_purified(folder, self.graph(), allocate)
         return self.opened[folder]
 
     @cached_property
     def _largest_need(self) -> int:
         """Bytes that the most demanding stage takes at least."""
-        graph = self.graph()
-        needs = memory.least_needs(
-            *(self.config, label_options(self.config), self.recipe, memory.Size.of(graph), graph),
-            num_ranks=self.workspace.world.size,
-        )
-        return max(need.held for need in needs.values())
+        return max(need.held for need in self.foresight(self.graph()).least_needs().values())
+
+    def foresight(self, graph: Graph | None = None) -> memory.Foresight:
+        """What the memory of stages depends on: of this graph, or of the one that will be generated."""
+        config, ranks = self.config, self.workspace.world.size
+        if graph is None:
+            size, indptr = memory.size_of_source(config.graph), None
+            num_features = max(1, config.attributes.pca or size.num_attributes)
+        else:
+            size, indptr = Size.of(graph), graph.indptr
+            opened = self.opened.get(self.workspace.folders.get("purified", Path()))
+            num_features = self._expected_features if opened is None else len(opened.columns)
+        return memory.Foresight(config, label_options(config), self.recipe, size, num_features, indptr, ranks)
+
+    @cached_property
+    def _expected_features(self) -> int:
+        """About how many features attributes will become."""
+        options, graph = self.config.attributes, self.given or self.graph()
+        return 1 if graph.x is None else expected_width(graph.x, options.scale, options.pca, graph.columns)
 
     def structure(self, view: str) -> Graph:
         """The graph that the encoder of a view runs on; weights of its edges are strengths."""
@@ -188,10 +203,6 @@ class RunContext:
         """The keys of stages of the trained run, for the options of what reads them; empty if there is none."""
         return [] if self.trained is None else [self.trained.keys[name] for name in names]
 
-    def score_ways(self, *, on_gpu: bool = False) -> memory.Ways[str]:
-        options: Any = {"num_ranks": self.workspace.world.size, "on_gpu": on_gpu}
-        return memory.score(self.config, self.graph(), self.purified().features, **options)
-
     def choose(self, stage: str, ways: memory.Ways[memory.Choice]) -> memory.Choice:
         """The first way to make a stage that fits into memory."""
         return memory.choose(stage, ways, self.workspace.budget, logs=self.workspace.world.leads)
@@ -199,19 +210,13 @@ class RunContext:
     def least_needs(self, listed: list[Stage]) -> dict[str, Need]:
         """What the stages of these that are not made yet take at least, as far as the size of the graph is known."""
         missing = [stage.name for stage in listed if self.workspace.look(stage)[0] != "kept"]
-        config, graph = self.config, None if "graph" in missing else self.graph()
-        if graph is not None:
-            size = memory.Size.of(graph)
-        elif self.given is not None:
-            size = memory.Size.of(self.given)
-        else:
-            size = memory.Size.of_source(config.graph)
-        ranks = self.workspace.world.size
-        needs = memory.least_needs(config, label_options(config), self.recipe, size, graph, num_ranks=ranks)
-        estimated = {name: name.partition("-")[0] for name in missing}
+        foresight = self.foresight(self.given if "graph" in missing else self.graph())
+        of_graph = {} if listed[0].needs is None else {"graph": listed[0].needs()[0]}
+        needs = foresight.least_needs() | of_graph
         if self.device != "cpu":  # what a GPU needs of the host is not estimated
             needs = {name: need for name, need in needs.items() if name not in ("train", "scores")}
-        return {name: needs[kind] for name, kind in estimated.items() if kind in needs}
+        kinds = {name: name.partition("-")[0] for name in missing}
+        return {name: needs[kind] for name, kind in kinds.items() if kind in needs}
 
 
 def stages(run: RunContext) -> Iterator[Stage]:
@@ -262,7 +267,9 @@ def _ingest(run: RunContext) -> Iterator[Stage]:
             facts["missing_columns"] = readers.missing_columns(graph, encodings)
         return facts | ({"anomalies": int(graph.y.sum())} if graph.y is not None else {})
 
-    needs = lambda: [memory.ingest(config.graph, given, injects=injects)]  # noqa: E731
+    generates = given is None and isinstance(config.graph, SyntheticGraph)
+    plants = injects and (given is not None or generates)
+    needs = lambda: [run.foresight(given).graph(generates=generates, injects=plants)]  # noqa: E731
     yield Stage("graph", store.FORMAT, [options, injection, ingest.FORMAT], (), make, needs=needs)
 
 
@@ -284,7 +291,7 @@ def _purify(run: RunContext) -> Iterator[Stage]:
         return {"features": len(made.columns), "edges": made.num_edges, "dropped": dropped}
 
     decided_by = options if trained is None else [options, run.trained_keys("purified")]
-    needs = lambda: [memory.purify(run.config, run.graph())]  # noqa: E731
+    needs = lambda: [run.foresight(run.graph()).purified()]  # noqa: E731
     yield Stage("purified", purify.FORMAT, decided_by, ("graph",), make, needs=needs)
 
 
@@ -294,8 +301,8 @@ def _label(run: RunContext) -> Iterator[Stage]:
     options = label_options(run.config)
 
     @cache  # it tries some searches
-    def ways() -> memory.Ways[memory.Searches]:
-        return memory.label(options, run.purified().graph)
+    def ways() -> memory.Ways[label.Searches]:
+        return run.foresight(run.graph()).labels(run.purified().graph)
 
     def make(out: Path) -> Facts:
         searches, graph, world = run.choose("labels", ways()), run.purified().graph, run.workspace.world
@@ -321,7 +328,7 @@ def _propagate_view(run: RunContext, view: str) -> Stage:
         made = propagate.propagate_features(run.structure(view), run.purified().features, out)
         return {"view": view, "columns": made.shape[1]}
 
-    needs = lambda: [memory.propagate(run.structure(view), run.purified().features)]  # noqa: E731
+    needs = lambda: [run.foresight(run.graph()).propagated()]  # noqa: E731
     reads = ("purified",) if view == "purified" else ("graph", "purified")
     return Stage(f"propagated-{view}", propagate.FORMAT, view, reads, make, needs=needs)
 
@@ -332,7 +339,7 @@ def _train_view(run: RunContext, view: str) -> Stage:
     shares = world.size > 1 and not (on_cpu and is_small)
 
     def ways() -> memory.Ways[int]:
-        return memory.train(config, run.training(view))
+        return run.foresight(run.structure(view)).train()
 
     def make(out: Path) -> Facts:
         training, posterior = run.training(view), config.posterior
@@ -374,7 +381,7 @@ def _score(run: RunContext) -> Iterator[Stage]:
             features=run.purified().features,
             propagated=run.exact_first_hop,
             seed=config.seed,
-            state=run.choose("scores", run.score_ways(on_gpu=on_gpu)),
+            state=run.choose("scores", run.foresight(run.graph()).scores(on_gpu=on_gpu)),
             device=run.device,
             world=world,
             like=None if trained is None else score.open_reference(trained.folders["scores"]),
@@ -383,7 +390,7 @@ def _score(run: RunContext) -> Iterator[Stage]:
         facts |= {} if made.stability is None else {"stability": made.stability}
         return facts | ({} if made.metrics is None else {"roc_auc": made.metrics[made.rank_by]["roc_auc"]})
 
-    needs = lambda: [need for _, need in run.score_ways()]  # noqa: E731
+    needs = lambda: [need for _, need in run.foresight(run.graph()).scores()]  # noqa: E731
     trains = [f"train-{view}" for view in views]
     options = [asdict(how), config.seed, propagate.FORMAT, *run.trained_keys(*trains, "scores")]
     reads = "graph", "purified", *(trains if trained is None else [])
@@ -403,7 +410,7 @@ def _score(run: RunContext) -> Iterator[Stage]:
 
 def _report(run: RunContext) -> Iterator[Stage]:
     config, folders, trains = run.config, run.workspace.folders, run.trained is None
-    ways = lambda: memory.report(run.graph(), len(run.purified().columns))  # noqa: E731
+    ways = lambda: run.foresight(run.graph()).report()  # noqa: E731
 
     def make(out: Path) -> Facts:
         purified, graph = run.purified(), run.graph()

@@ -199,16 +199,13 @@ class Workspace:
         if needs:
             name, need = max(needs.items(), key=lambda item: (item[1].held, item[1].mapped))
             held = need.held + self.budget.spare_bytes + _LEFT_BYTES
-            self.check_fits(name, need._replace(held=held, mapped=need.mapped + _LEFT_ADDRESS))
-
-    def check_fits(self, name: str, need: Need) -> None:
-        """Refuses a stage that will not fit into memory."""
-        if lacked := self.budget.lacks(need):
-            change = f"{need.change}, or " if need.change else ""
-            allow = "raise it" if "ulimit" in lacked else "say world.memory_gib=N to have it tried with N GiB"
-            if self.budget.allowed_bytes is not None and "ulimit" not in lacked:
-                allow = f"allow world.memory_gib={self.budget.least_gib(need):.2f}, the least for it here"
-            raise ValueError(f"{name}: {lacked}; {change}{allow}")
+            need = need._replace(held=held, mapped=need.mapped + _LEFT_ADDRESS)
+            if lacked := self.budget.lacks(need):
+                change = f"{need.change}, or " if need.change else ""
+                allow = "raise it" if "ulimit" in lacked else "say world.memory_gib=N to have it tried with N GiB"
+                if self.budget.allowed_bytes is not None and "ulimit" not in lacked:
+                    allow = f"allow world.memory_gib={self.budget.least_gib(need):.2f}, the least for it here"
+                raise ValueError(f"{name}: {lacked}; {change}{allow}")
 
     def _folder(self, stage: Stage, key: str) -> Path:
         return self.run_dir / stage.name if self.share_dir is None else self.share_dir / f"{stage.name}-{key[:16]}"
@@ -223,8 +220,6 @@ class Workspace:
             record = _finished_record(folder, key) or _restore(folder, key)
             if record is not None:
                 files.check_folder(folder, record["files"], repair_hint(folder))
-            elif stage.needs is not None:
-                self.check_fits(stage.name, stage.needs()[-1])
             earlier = 0.0 if record else _prepare(stage.name, folder, key, self.previous.get(stage.name))
             if stage.together:
                 self.world.broadcast({"folder": str(folder), "key": key, "finished": record is not None})

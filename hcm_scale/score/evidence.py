@@ -59,7 +59,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hcm_scale.base.order import Known, Places, at_places, double_places, num_known, place_type, quantiles, select_known
+from hcm_scale.base.order import (
+    HasValue,
+    Places,
+    at_places,
+    double_places,
+    num_with_value,
+    place_type,
+    quantiles,
+    select_values,
+)
 from hcm_scale.base.threads import map_slices, run_in_slices
 from hcm_scale.graph.check import NO_TYPE
 from hcm_scale.graph.store import NodeTypes
@@ -172,7 +181,7 @@ class KindNumbers(NamedTuple):
         weights = {"hop": hops, "closure": self.trust * hops, "context": context, "context_closure": context}
         return weights.get(kind, 1.0)
 
-    def known(self, kind: str) -> Known:
+    def known(self, kind: str) -> HasValue:
         """Nodes about which the kind says something; None for all."""
         told_of_all = kind in _SILENT or kind not in OF_NEIGHBORS  # without neighbours there are no triangles
         return None if told_of_all or self.has_neighbors.all() else self.has_neighbors
@@ -244,7 +253,7 @@ def join_groups(num_nodes: int, parts: Sequence[tuple[NDArray[np.int64], Weighte
     return WeightedEvidence(score, places, halves, sums, alike)
 
 
-def _gains_among(gains: "Gains", values: Values, known: Known) -> GainsOf:
+def _gains_among(gains: "Gains", values: Values, known: HasValue) -> GainsOf:
     """Gains of other nodes, as if they were among those that `gains` are of."""
     ordered = np.sort(gains.values if gains.known is None else gains.values[gains.known])
 
@@ -351,7 +360,7 @@ class Gains(NamedTuple):
 
     values: Values
     double: Places
-    known: Known
+    known: HasValue
     size: int
     tail: Tail
     least: float
@@ -365,7 +374,7 @@ class Gains(NamedTuple):
         known = None if self.known is None else self.known[part]
         return self.by(ranks_of(self.double[part], self.size), self.values[part], known)
 
-    def by(self, ranks: Values, values: Values, known: Known) -> Gained:
+    def by(self, ranks: Values, values: Values, known: HasValue) -> Gained:
         """Gains by these ranks and numbers."""
         if self.silent:
             gained = _with_tail(np.zeros(len(values)), values, self.tail)
@@ -386,26 +395,26 @@ class Gains(NamedTuple):
         """Plain gains by surprises of ranks, which are overwritten, and numbers, of a kind that is not silent."""
         return np.maximum(_with_tail(surprise, values, self.tail) - self.least, 0.0)
 
-    def _alike(self, ranks: Values, lower: Lower, known: Known) -> Values:
+    def _alike(self, ranks: Values, lower: Lower, known: HasValue) -> Values:
         """Gains by the lower tail; nodes of another graph may lie below all, which says as much as the last place."""
         found = np.maximum(-np.log(np.maximum(ranks, 0.5 / self.size)) - lower.least, 0.0)
         return found if known is None else np.where(known, found, lower.middle)
 
 
-def surprise_gains(kind: str, values: Values, known: Known = None, double: Places | None = None) -> Gains:
+def surprise_gains(kind: str, values: Values, known: HasValue = None, double: Places | None = None) -> Gains:
     """Gains by the numbers of one kind, (n,); `double` are their double places, where these are at hand.
 
     >>> surprise_gains("hop", np.array([3.0, 1.0, 2.0])).of(slice(None))[0].round(2).tolist()
     [2.81, 0.0, 0.51]
     """
-    size = num_known(values, known)
+    size = num_with_value(values, known)
     double = double_places(values, known) if double is None else double
     if not size:
         return Gains(values, double, known, 0, Tail(np.inf, np.inf, _START, 1.0, 0.0), np.log(2.0), 0.0, False)
     low = _LOW_OF_LOGS if kind in _LOGS else _LOW
     shares = [low, 1.0 - np.sqrt((1.0 - low) * (1.0 - _HIGH)), _HIGH]  # evenly spaced by their surprise
     bulk = quantiles(values, double, shares, known)
-    tail = _fit_tail(kind, low, bulk, select_known(values, lambda some: some > bulk[-1], known), size)
+    tail = _fit_tail(kind, low, bulk, select_values(values, lambda some: some > bulk[-1], known), size)
     few = at_places(double, [1, size, size // 2 + 1, (size + 1) // 2], known)  # surprise falls from place to place
     if kind in _SILENT:
         return Gains(
@@ -420,7 +429,7 @@ def surprise_gains(kind: str, values: Values, known: Known = None, double: Place
     return gains._replace(lower=Lower(least, np.mean(np.subtract(middle, least))))
 
 
-def _num_equal(double: Places, place: int, known: Known) -> int:
+def _num_equal(double: Places, place: int, known: HasValue) -> int:
     """How many known nodes have this double place."""
 
     def count(part: slice) -> int:

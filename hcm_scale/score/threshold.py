@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaincc, gammaincinv
 
-from hcm_scale.base.order import double_places, order, quantiles, select_known
+from hcm_scale.base.order import double_places, order, quantiles, select_values
 from hcm_scale.base.threads import run_in_slices
 from hcm_scale.score.evidence import FEW, LEAST_P, Sums, ranks_among, ranks_of, widening
 
@@ -118,7 +118,7 @@ def discoveries(p: Values, rate: float) -> NDArray[np.bool_]:
     [False, True, True, False]
     """
     step = rate / max(1, len(p))
-    few = select_known(p, lambda some: some <= step * len(p))  # no other can be
+    few = select_values(p, lambda some: some <= step * len(p))  # no other can be
     ordered = few[order(few)]
     below = np.flatnonzero(ordered <= step * np.arange(1, len(few) + 1))
     out = np.zeros(len(p), bool)

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from hcm_scale.base import files
 from hcm_scale.base.names import DEGREE
 from hcm_scale.graph import Graph
+from hcm_scale.graph.size import Size
 from hcm_scale.ingest import arrays, readers
 from hcm_scale.synthetic import families as synthetic
 from hcm_scale.synthetic.inject import inject
@@ -87,3 +88,14 @@ def make_synthetic(
         "grid": partial(synthetic.grid, side, side),
     }[family]
     return lambda out: make(num_attributes=num_attributes, seed=seed, dtype=attributes_dtype).save(out)
+
+
+def needed_bytes(size: Size, *, generates: bool, injects: bool) -> int:
+    """Of a graph that is generated: its pairs (8 bytes), their arcs twice (16 and 8); or the CSR beside the attributes.
+
+    Of one into which anomalies are planted: a second CSR, with weights, and a second copy of all attribute values.
+    """
+    n, m, values = size.num_nodes, size.num_edges, size.value_bytes * size.num_values
+    generated = (8 << 20) + 8 * n + max(32 * m, 8 * m + values)
+    injected = (8 << 20) + 24 * n + (16 if size.weighted else 12) * size.num_arcs + values
+    return generates * generated + injects * injected

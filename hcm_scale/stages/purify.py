@@ -13,7 +13,6 @@ in a file without a name beside the folder.
 """
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -27,8 +26,9 @@ from hcm_scale.base.files import read_tensors
 from hcm_scale.base.memory import Budget
 from hcm_scale.base.names import DEGREE
 from hcm_scale.base.npy import FINITE, first_illegal, new_array, open_array, read_only, save_npy
+from hcm_scale.features import auto, parts
 from hcm_scale.features.auto import table
-from hcm_scale.features.parts import FittedTransform, fitted_from_bytes, fitted_to_bytes
+from hcm_scale.features.parts import Allocator, FittedTransform, fitted_from_bytes, fitted_to_bytes
 from hcm_scale.features.purify import (
     find_dropped,
     marks_size,
@@ -39,19 +39,19 @@ from hcm_scale.features.purify import (
 )
 from hcm_scale.features.transform import Features, transform
 from hcm_scale.graph import Graph
+from hcm_scale.graph.size import Size
 from hcm_scale.graph.store import Attributes
 
 log = logging.getLogger(__name__)
 
 KIND = "hcm_scale purified"
-FORMAT = 4
+FORMAT = 5
 _FITTED = "fitted.safetensors"
 _TYPES: dict[str, Any] = {"features": dict[str, Any], "columns": list[str], "source": str, "fingerprint": str}
 _TYPES |= {"purified": dict[str, Any], "num_nodes": int, "num_arcs": int, "directed": bool}
 _TYPES |= {"weight_median": float | None}
 _DROPPED = {"similarity": str, "ratio": float, "threshold": float | None, "dropped_at_threshold": float}
 _WEIGHTS, _MARKS, _FEATURES = "weights.npy", "dropped.npy", "x.npy"
-Room = Callable[..., NDArray[Any]]  # (shape, dtype) -> an uninitialised array
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +65,7 @@ class Purified:
     num_edges: int
     fingerprint: str  # of the purified graph
     of: Graph | None  # the given graph
-    room: Room
+    allocate: Allocator
     weight_median: float | None = None  # by which weights of edges became strengths; None where there are none
 
     @cached_property
@@ -76,7 +76,7 @@ class Purified:
             return open_array(path, np.float32, shape, legal=FINITE)
         assert of.x is not None
         with files.naming_damage(self.folder / _FITTED):
-            x = self.fitted().apply(of.x, of.columns, self.room)
+            x = self.fitted().apply(of.x, of.columns, self.allocate)
             if x.shape != shape or first_illegal(x, np.isfinite) >= 0:
                 raise ValueError(f"it makes {x.shape} features, of which some are not finite or not in the manifest")
         return read_only(x)
@@ -89,7 +89,7 @@ class Purified:
         marks = open_array(path, np.uint8, (None,))
         if len(marks) not in (0, marks_size(of.num_arcs)):
             raise files.FolderError(f"{path} has {len(marks)} bytes; {marks_size(of.num_arcs)} are expected")
-        made = without_dropped(weighted, marks, self.info, self.room)
+        made = without_dropped(weighted, marks, self.info, self.allocate)
         try:
             if made.num_edges != self.num_edges:
                 raise ValueError(f"it keeps {made.num_edges:,} edges, and the manifest says {self.num_edges:,}")
@@ -141,16 +141,15 @@ def purify(
     ends = signal_edges(graph)
     features = transform(graph.x, scale=scale, pca=pca, columns=graph.columns, ends=ends)
     _check_varied(features, graph.columns)
-    if "columns" in features.record:
-        counts = f"{graph.num_attributes:,} attributes become {len(features.columns):,} features"
-        log.info("%s by rule (attributes.scale=auto):\n%s", counts, table(features.record["columns"]))
+    counts = f"{graph.num_attributes:,} attributes become {len(features.columns):,} features"
+    log.info("%s by rule (attributes.scale=%s):\n%s", counts, scale, table(features.record["columns"]))
     median = None if graph.weights is None else median_weight(graph.weights)
     return _write(out, graph, features, median, _Dropping(similarity, ratio, attributes))
 
 
 def _check_varied(features: Features, columns: tuple[str, ...]) -> None:
-    """Refuses attributes that are all constant: by rule they leave no feature, and standardised they are all 0."""
-    if features.record.get("num_constant_columns", 0) < len(features.columns):
+    """Refuses attributes that are all constant: they leave no feature, or one of zeros."""
+    if features.record["num_constant"] < len(features.fitted.means):
         return
     if columns == (DEGREE,):
         raise ValueError(
@@ -209,10 +208,10 @@ def _write(out: Path, graph: Graph, features: Features, weight_median: float | N
     return opened
 
 
-def open_purified(folder: Path, of: Graph | None = None, room: Room | None = None) -> Purified:
+def open_purified(folder: Path, of: Graph | None = None, allocate: Allocator | None = None) -> Purified:
     """A finished folder, whoever wrote it; FolderError where its parts do not fit each other, or the graph `of`.
 
-    Without `of` there is no graph and there are no features. `room` makes the arrays of both.
+    Without `of` there is no graph and there are no features. `allocate` makes the arrays of both.
     """
     body = files.read_manifest(folder, KIND, FORMAT, types=_TYPES)
     about = body["num_nodes"], body["directed"], body["source"]
@@ -220,6 +219,25 @@ def open_purified(folder: Path, of: Graph | None = None, room: Room | None = Non
         raise files.FolderError(f"{folder} is not of {of.path}: it is of another graph, of {body['num_nodes']:,} nodes")
     files.check_types(folder / files.MANIFEST, body["purified"], _DROPPED)
     num_edges = body["num_arcs"] // (1 if body["directed"] else 2)
-    room = room or partial(new_array, near=folder.parent, budget=Budget())
+    allocate = allocate or partial(new_array, near=folder.parent, budget=Budget())
     stored = body["features"], tuple(body["columns"]), folder, body["purified"], num_edges, body["fingerprint"]
-    return Purified(*stored, of, room, body.get("weight_median"))
+    return Purified(*stored, of, allocate, body.get("weight_median"))
+
+
+def needed_bytes(size: Size, num_features: int, ratio: float) -> int:
+    """Fits and makes the features; then beside them similarities of edges (twice) and marks, or bits and the new CSR.
+
+    Weights of edges are read with the similarities and copied into the new CSR.
+    """
+    n, m = size.num_nodes, size.num_edges
+    shape: Any = {"num_values": size.num_values, "is_sparse": size.is_sparse}
+    fits = auto.needed_bytes(n, size.num_attributes, num_features, **shape)
+    applies = parts.needed_bytes(n, size.num_attributes, num_features, **shape)
+    edges = 32 * n + max(10 * m, m + m // 4 + int(8 * (1 - ratio) * m))
+    edges += int((12 + 8 * (1 - ratio)) * m) if size.weighted else 0
+    return (18 << 20) + max(fits, applies, 4 * n * num_features + edges)
+
+
+def propagating_bytes(num_nodes: int, num_features: int) -> int:
+    """One weight per node, and a block that is checked for values that are not finite; the output is mapped."""
+    return (2 << 20) + 12 * num_nodes + 5 * min(num_nodes, 1 << 17) * num_features

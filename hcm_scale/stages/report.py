@@ -27,6 +27,7 @@ from hcm_scale.base.threads import num_cores
 from hcm_scale.edges.strange import CountRows, edges_of_report
 from hcm_scale.features.purify import attribute_signal, attribute_trust
 from hcm_scale.graph import Graph
+from hcm_scale.graph.size import Size
 from hcm_scale.report import wording
 from hcm_scale.report.explain import label_of
 from hcm_scale.report.groups import FIRST, groups, num_first
@@ -263,3 +264,13 @@ def _costs(stages: Sequence[Mapping[str, Any]], seconds: float) -> str:
         lines.append(f"{stage['name']:<20}{stage['seconds']:>10.1f}{peak_gib:>11.2f}{kept}")
     lines.append(f"{'this run':<20}{seconds:>10.1f}")
     return "\n".join(lines)
+
+
+def needed_bytes(size: Size, num_features: int, *, ranks_edges: bool) -> int:
+    """The table (150 bytes a node), its columns again when sorted and shown; of edges hops, distances or weights.
+
+    Where edges are ranked, mean features around nodes, and sums sorted.
+    """
+    n, m = size.num_nodes, size.num_edges
+    edges = 4 * n * num_features + 58 * m if ranks_edges else 0
+    return (80 << 20) + 316 * n + (24 if size.weighted else 20) * m + edges

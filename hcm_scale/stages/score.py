@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+import numba
 import numpy as np
 import pyarrow as pa
 import torch
@@ -41,6 +42,7 @@ from hcm_scale.features.purify import edge_similarity
 from hcm_scale.graph import Graph
 from hcm_scale.graph.check import NO_TYPE
 from hcm_scale.graph.lookup import two_sides
+from hcm_scale.graph.size import Size
 from hcm_scale.graph.store import NodeTypes
 from hcm_scale.model import CHUNK_ROWS
 from hcm_scale.ranks.world import ALONE, World
@@ -50,6 +52,7 @@ from hcm_scale.score.closure import far_cut
 from hcm_scale.score.edge_index import EdgeIndex, edge_index
 from hcm_scale.score.edges import MEAN_FILE, VAR_FILE, EdgeHops, Hop, open_hops, save_hops
 from hcm_scale.score.evidence import FEW, OwnKind, type_groups
+from hcm_scale.score.residual import CHUNK_ROWS as RESIDUAL_ROWS
 from hcm_scale.stages.drift import drift
 from hcm_scale.stages.edges import Predicted, View, chunk_of, has_room, predict_views, sharings_of
 
@@ -350,3 +353,42 @@ def _write(
 def _labels(graph: Graph) -> NDArray[np.uint8] | None:
     """Labels that tell two groups of nodes apart; None if there are none."""
     return graph.y if graph.y is not None and 0 < np.count_nonzero(graph.y) < graph.num_nodes else None
+
+
+def needed_bytes(
+    size: Size,
+    num_features: int,
+    widths: tuple[int, int],
+    *,
+    num_views: int,
+    num_own_kinds: int = 0,
+    on_disk: bool,
+    num_ranks: int = 1,
+    on_gpu: bool = False,
+) -> int:
+    """First embeddings and the running moments of edges, then everything about nodes, which is rank 0's.
+
+    Two layers of embeddings, unless a GPU has them, and moments of 8 bytes an edge, unless both are on disk, a chunk of
+    rows as it passes through a layer, and a chunk of edges a thread; `widths` are those of layers and the head. Ranks
+    have their layers on disk, share the moments, and map what rank 0 continues with. Moments are there a second time
+    while a second view is predicted, and a third while views are averaged. About attributes there are distances over
+    edges, and five copies of a chunk of features a thread, most in float64, beside the moments; then marked edges, or 4
+    bytes a node and thread, while triangles or squares are counted. A GPU predicts at the same time. About nodes there
+    are fourteen numbers, sorted by every kind, and pieces of their table, one a thread and one more, as rows (150 bytes
+    each) and encoded, and as many that wait to be written; marks of far edges and distances; where nodes are of several
+    types, their numbers, places and sums type by type (120).
+    """
+    n, m, (width, head_width), threads = size.num_nodes, size.num_edges, widths, numba.get_num_threads()
+    layers = 0 if on_disk or on_gpu or num_ranks > 1 else 8 * n * width
+    chunks = 4 * threads * min(chunk_of(None, "cpu"), m) * (width + head_width + 8)
+    rows = min(n, CHUNK_ROWS) * (4 * width + 6 * num_features)
+    moments = 0 if on_disk else 8 * m
+    whole, again = moments if num_ranks == 1 else 0, num_views > 1
+    embedding = layers + 52 * n + rows + chunks + moments // num_ranks + whole * again
+    residuals = 44 * threads * min(n, RESIDUAL_ROWS) * num_features
+    about_attributes = 92 * n + residuals + 4 * m + max(5 * m, 4 * threads * n) + whole
+    group = table.group_rows(n)
+    pieces = 300 * min(n, (threads + 1) * group) + 100 * min(n, threads * group)
+    about_nodes = (354 + 16 * again + 12 * num_own_kinds) * n + pieces + 7 * m + whole
+    first = embedding + about_attributes if on_gpu else max(embedding, about_attributes)
+    return (80 << 20) + max(first, about_nodes, 3 * whole * again)

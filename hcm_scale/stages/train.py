@@ -23,14 +23,16 @@ holds graph, features and pairs too, as far as they fit.
 
 import contextlib
 import json
+import math
 import shutil
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hcm_scale.base import files, signals
 from hcm_scale.base.rng import key
@@ -63,7 +65,7 @@ from hcm_scale.sampling.device import batches as gpu
 from hcm_scale.sampling.device.batches import EndsBatch
 from hcm_scale.sampling.device.graph import graph_to
 from hcm_scale.sampling.neighbors import NeighborSampler, make_batch, most_drawn
-from hcm_scale.sampling.pairs import Cut, PairBatch, cut_epoch, pair_batches, pairs_per_epoch
+from hcm_scale.sampling.pairs import MAX_CACHED_PAIRS, WINDOW, Cut, PairBatch, cut_epoch, pair_batches, pairs_per_epoch
 from hcm_scale.shards import Labels
 
 __all__ = ["MOST_BURN_IN", "Batching", "ChainPlan", "Langevin", "Network", "Recipe", "Record", "Training", "train"]
@@ -71,6 +73,7 @@ FORMAT = 3  # of the folder and of the arithmetic behind it
 AHEAD = 3  # prepared batches per worker: enough to level out hubs, few enough to stay small
 _NEIGHBORS = 0x4E42  # separates the neighbour draws from all others made with the same seed
 _PROBE = 0x5072
+_SAMPLED_DEGREES = 1 << 16
 _PROBED_EDGES = 1_024  # a rank correlation of so many is good to a thousandth where it is near one
 _SMALL_PRODUCT = 1 << 24  # multiplications of a step's largest product: about a millisecond of one core
 
@@ -432,3 +435,49 @@ def _read_note(note: Path) -> tuple[bool, bool]:
         return graph, pairs
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise files.FolderError(f"{note} is damaged; remove {note.parent} to have it made again") from error
+
+
+def needed_bytes(
+    recipe: Recipe,
+    num_nodes: int,
+    num_features: int,
+    drawn: Sequence[float],
+    *,
+    most_pairs: int,
+    group_pairs: int,
+    workers: int,
+) -> int:
+    """Batches prepared ahead and the current one, its step, four bytes a node and worker, windows of pairs.
+
+    Nodes draw so many neighbours on average, `drawn` by sampled layer, seeds outwards. An epoch has up to `most_pairs`,
+    a row group of every class `group_pairs`. A batch holds a row of features per node, both directions of every entry
+    and three numbers per pair; its step makes values and gradients of each layer, of both ends and of the head.
+    """
+    network, pairs = recipe.network, min(recipe.batching.batch_pairs or most_pairs, most_pairs)
+    layers, entries = [min(num_nodes, 2 * pairs)], 0
+    for neighbors in drawn:
+        reached = layers[-1] * (1 + neighbors)
+        entries += int(reached)
+        layers.append(int(num_nodes * -math.expm1(-reached / num_nodes)))  # some more than once
+    batch = layers[-1] * (8 + 4 * num_features) + 16 * entries + 24 * pairs
+    hidden = sum(layers) + layers[-1] * (len(layers) > 1)
+    messages = 16 * network.width * entries if network.encoder != "gcn" else 0  # of every entry, and their gradients
+    step = messages + 12 * network.width * hidden + 4 * pairs * (6 * network.width + 3 * network.head_width)
+    num_batches = 1 if layers[0] == num_nodes else 2 + AHEAD * workers
+    scratch = 4 * num_nodes * (max(1, workers) + 3) + 8 * MAX_CACHED_PAIRS
+    return (60 << 20) + scratch + 16 * min(most_pairs, WINDOW * group_pairs) + num_batches * batch + step
+
+
+def mean_drawn(indptr: NDArray[np.int64], limits: Sequence[int]) -> list[float]:
+    """Mean number of neighbours that a node draws, at most `limits`, one per sampled layer, seeds outwards.
+
+    Three seeds in four are drawn uniformly; the fourth, and all nodes further out, in proportion to their degree.
+    """
+    step = max(1, (len(indptr) - 1) // _SAMPLED_DEGREES)
+    degrees = (indptr[1::step] - indptr[:-1:step]).astype(np.float64)
+    drawn = []
+    for depth, limit in enumerate(limits):
+        taken = np.minimum(degrees, limit)
+        by_degree = float((taken * degrees).sum() / max(1.0, degrees.sum()))
+        drawn.append(0.75 * float(taken.mean()) + 0.25 * by_degree if depth == 0 else by_degree)
+    return drawn

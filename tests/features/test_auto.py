@@ -254,7 +254,7 @@ def test_large_table__is_decided_on_evenly_spaced_rows(monkeypatch, tiny_blocks)
     assert np.abs(features.x).max() < 12
     order = np.argsort(x[:, 1])
     assert (np.diff(features.x[order, 1]) >= 0).all()
-    np.testing.assert_allclose(features.x[rest, 0], transform(x[rest], columns=names).x[:, 0], atol=0.3)
+    np.testing.assert_allclose(features.x[rest, 0], transform(x[rest], scale="none", columns=names).x[:, 0], atol=0.3)
 
 
 def test_lines__one_a_column_where_they_are_few_and_one_a_rule_where_they_are_many():

@@ -29,11 +29,9 @@ def words(num_rows: int, seed: int = 0) -> SparseRows:
     [
         {"scale": "auto"},
         {"scale": "none"},
-        {"scale": "row", "standardise": False},
         {"scale": "log1p", "pca": 3},
         {"scale": "normal"},
-        {"scale": "normal", "pca": 2},
-        {"scale": "binary"},
+        {"scale": "none", "pca": 2},
     ],
     ids=str,
 )

@@ -5,7 +5,7 @@ import pytest
 from scipy import sparse
 
 from hcm_scale.features import purify
-from hcm_scale.features.parts import fit_components
+from hcm_scale.features.components import fit_components
 from hcm_scale.features.transform import transform
 from hcm_scale.graph import Graph, SparseRows
 from hcm_scale.synthetic.families import community

@@ -59,11 +59,11 @@ def test_columns_of_one_type__are_no_gap_of_the_others(tmp_path):
     assert np.unique(column["age is null"][is_user]).tolist() == [0.0, 1.0]  # these are gaps
     assert (column["age is null"][~is_user] == 2.0).all()
     assert (column["turnover is null"] == np.where(is_user, 2.0, 0.0)).all()
-    made = transform(graph.x, scale="auto", pca=None, standardise=True, columns=graph.columns)
+    made = transform(graph.x, scale="auto", pca=None, columns=graph.columns)
     assert made.columns == ("age", "age is null", "joined", "turnover")
     features = dict(zip(made.columns, made.x.T, strict=True))
     users = np.ascontiguousarray(graph.x[is_user][:, :2])
-    alone = transform(users, scale="auto", pca=None, standardise=True, columns=graph.columns[:2])
+    alone = transform(users, scale="auto", pca=None, columns=graph.columns[:2])
     np.testing.assert_array_equal(features["age"][is_user], alone.x[:, 0])  # as if there were no shops
     np.testing.assert_array_equal(features["age is null"][is_user], alone.x[:, 1])
     for name in ("age", "age is null"):

@@ -286,7 +286,7 @@ FIRST_CHANGED = {  # the first stage that another value of an option makes anew;
     "inject": {
         "graph": {"num_cliques": 2, "clique_size": 5, "num_attribute_anomalies": 3, "seed": 1},
     },
-    "attributes": {"purified": {"scale": "log1p", "pca": 2}},
+    "attributes": {"purified": {"scale": "normal", "pca": 2}},
     "purify": {"purified": {"similarity": "cosine", "ratio": 0.1, "attributes": "raw"}},
     "hops": {"labels": {"classes": 3, "num_sources": 100, "pairs_per_class": 10}},
     "sampling": {
