@@ -38,6 +38,7 @@ from hcm_scale.ingest.table_files import TableFiles
 
 METHOD = "of edges"  # of an encoding, in the manifest
 MISSING = 255  # the code of a text that is null, or one of too many
+TEXT = pa.large_string()
 _MOST_LEVELS, _SHOWN_LEVELS = 64, 8
 _MOST_COLUMNS = 16  # of a table that is not one of transactions
 _MANY_ROWS = 100  # that do not rise by chance
@@ -119,23 +120,21 @@ class EdgeEncoding:
 
 
 class Levels:
-    """The values of a text column, numbered as they come, until they are more than `most`."""
+    """The first `most` values of a text column, numbered as they come after those that are `expected`, and one more."""
 
-    def __init__(self, most: int) -> None:
-        self.names: list[str] = []
+    def __init__(self, most: int, expected: Sequence[str] = ()) -> None:
+        self.names = list(expected)
         self.num_missing, self._most = 0, most
 
     def codes(self, column: pa.Array) -> NDArray[np.uint8]:
-        """The number of each value; MISSING for nulls, and for all where values are too many."""
-        encoded, names = pc.dictionary_encode(texts(column)), self.names
+        """The number of each value; MISSING for nulls, and for values that came when there were too many."""
+        encoded = pc.dictionary_encode(texts(column))
         self.num_missing += column.null_count
-        found = encoded.dictionary.to_pylist()
-        if len(names) <= self._most:
-            names += [name for name in found if name not in names]
-        if len(names) > self._most:
-            return np.full(len(column), MISSING, np.uint8)
-        codes = np.array([*map(names.index, found), MISSING], np.uint8)
-        return codes[encoded.indices.fill_null(len(found)).to_numpy(zero_copy_only=False)]
+        new = pc.filter(encoded.dictionary, pc.invert(pc.is_in(encoded.dictionary, pa.array(self.names, TEXT))))
+        self.names += new.slice(0, max(0, self._most + 1 - len(self.names))).to_pylist()
+        number = pc.index_in(encoded.dictionary, pa.array(self.names, TEXT)).fill_null(MISSING)
+        codes = np.append(number.to_numpy(zero_copy_only=False), MISSING).astype(np.uint8)
+        return codes[encoded.indices.fill_null(len(number)).to_numpy(zero_copy_only=False)]
 
 
 class EdgeColumns:
@@ -148,12 +147,18 @@ class EdgeColumns:
         self.files, self.ends, self._trained = files, (columns.source, columns.target), trained
         self.unused, self.notes = dict[str, str](), dict[str, str]()  # why a column is not used, what is said of one
         self.kinds = self._chosen(columns) if trained is None else self._as_trained(trained)
-        self.levels = {name: Levels(_MOST_LEVELS) for name, kind in self.kinds.items() if kind == "text"}
+        expected = {one.name: one.values for one in trained or ()}
+        of_text = [name for name, kind in self.kinds.items() if kind == "text"]
+        self.levels = {name: Levels(_MOST_LEVELS, expected.get(name, ())) for name in of_text}
         self.gaps = dict.fromkeys(self.kinds, 0)
         self._units, self._last = dict[str, float](), dict[str, float]()  # last: of whole numbers that rise, else inf
         self._bad, self._refuses = not_finite(files.rows_of("the edge table")), nonfinite == "error"
         self._epochs = {name: _epoch_unit(files, name) for name, kind in self.kinds.items() if kind == "time"}
         self._num_rows, self._has_hours, self._span = 0, False, (np.inf, -np.inf)
+
+    @property
+    def is_trained(self) -> bool:
+        return self._trained is not None
 
     @property
     def layout(self) -> list[tuple[str, str]]:

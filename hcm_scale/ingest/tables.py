@@ -401,7 +401,7 @@ def _edge_lines(table: EdgeTable, directed: bool, made: Sequence[EdgeEncoding]) 
         assert own is not None
         note = f"; {own.notes[one.name]}" if one.name in own.notes else ""
         also = f"{uses[one.name][0]}; " if one.name in uses else ""
-        distinct = len(own.levels[one.name].names) if one.kind == "text" else None
+        distinct = len(own.levels[one.name].names) if one.kind == "text" and not own.is_trained else None
         uses[one.name] = f"{also}{one.use}{note}", distinct, own.gaps[one.name]
     return _column_lines("edges", table.files, columns, uses, _unused_of_edges)
 

@@ -193,6 +193,20 @@ def test_trained_encodings__read_a_later_table_alike(tmp_path):
         read_tables(tmp_path / "g", words, columns=ENDS, known=known)
 
 
+@pytest.mark.parametrize("rare_first", [False, True])
+def test_trained_encodings__count_their_values_whatever_others_come(tmp_path, rare_first):
+    first = payment_table(4_000)
+    known = column_encodings(read_tables(tmp_path / "g", first, columns=ENDS))
+    texts = np.array(first["kind"].to_pylist(), dtype=object)
+    rare = np.arange(len(texts)) < 200 if rare_first else np.arange(len(texts)) % 20 == 0
+    many = first.set_column(4, "kind", pa.array(np.where(rare, [f"rare {i}" for i in range(len(texts))], texts)))
+    none = first.set_column(4, "kind", pa.array(np.where(rare, None, texts)))
+    with_many, with_none = (read_tables(tmp_path / "g", table, columns=ENDS, known=known) for table in (many, none))
+    shares = [name for name in with_many.columns if name.startswith("kind:")]
+    assert len(shares) == 6
+    np.testing.assert_array_equal(with_many.x, with_none.x)
+
+
 @pytest.mark.parametrize("power", [0, 3, 6, 9])
 def test_whole_numbers_of_an_epoch__are_times(tmp_path, power):
     table = payment_table()
