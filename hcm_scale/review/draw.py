@@ -37,12 +37,15 @@ def draw(
     count: int,
     seed: int,
     bad_share: float = 0.0,
+    num_compared: NDArray[np.int64] | None = None,
 ) -> list[Drawn]:
     """The next nodes, at most `count`, of a list by score, (n,); head first.
 
-    `places` are those by every kind of evidence, (n,) each; `bad_share` is that of the verdicts given so far. The seed
-    must be another for every call.
+    `places` are those by every kind of evidence, (n,) each, among `num_compared` nodes, by default all: who leads or
+    comes last does so among its like. `bad_share` is that of the verdicts given so far. The seed must be another for
+    every call.
     """
+    sizes = np.full(len(score), len(score)) if num_compared is None else num_compared
     rng = np.random.default_rng(key(seed, _PURPOSE))
     order = ranking(score)
     order = order[~reviewed[order]]
@@ -58,9 +61,10 @@ def draw(
     drawn = [Drawn(int(node), HEAD) for node in head]
     for _ in range(num_odd):
         by_kind = places[int(rng.integers(len(places)))]
-        sign = rng.choice([-1, 1])
+        leads = rng.choice([-1, 1]) > 0
         free = np.flatnonzero(~taken)
-        ends = free[sign * by_kind[free] == (sign * by_kind[free]).min()]
+        from_end = by_kind[free] if leads else sizes[free] - by_kind[free]
+        ends = free[from_end == from_end.min()]
         drawn.append(Drawn(int(rng.choice(ends)), DISAGREEMENT, 0.5 / len(places) / len(ends)))
         taken[drawn[-1].node] = True
     left = order[~taken[order]]

@@ -34,7 +34,6 @@ from hcm_scale.base.rng import key
 from hcm_scale.base.spmm import mean_rows
 from hcm_scale.base.threads import run_in_slices
 from hcm_scale.report.reasons import KIND_TITLES
-from hcm_scale.score.evidence import ranks_of
 from hcm_scale.score.metrics import roc_auc
 
 LEAST_VERDICTS = 5  # fewer teach nothing
@@ -58,7 +57,8 @@ Nodes = NDArray[np.int64]
 class Inputs(NamedTuple):
     """What a lesson is learned from, and applied to, in node order.
 
-    `places` are those by every kind of evidence, 1 for the most unusual; none where a run has only one score.
+    `places` are those by every kind of evidence, 1 for the most unusual; none where a run has only one score. They are
+    places among `num_compared` nodes, (n,), those of the same types; None: among all.
     `features` may be a memory map; `names` are theirs, empty for components. `indptr` and `indices` give neighbours.
     """
 
@@ -69,6 +69,7 @@ class Inputs(NamedTuple):
     names: Sequence[str]
     indptr: NDArray[np.int64]
     indices: NDArray[np.integer]
+    num_compared: Nodes | None = None
 
 
 class Lesson(NamedTuple):
@@ -170,9 +171,11 @@ class _Columns(NamedTuple):
 
     def rows(self, nodes: Nodes) -> Values:
         """Level, score, evidence in both tails, attributes, known bad neighbours of some nodes, (k, width)."""
-        num_nodes = len(self.bad)
-        ranks = np.stack([ranks_of(places[nodes], num_nodes) for places in self.double], axis=1)
-        ranks = np.clip(ranks, 0.5 / num_nodes, 1.0 - 0.5 / num_nodes)
+        among = np.full((len(nodes), len(self.double)), len(self.bad))
+        if self.inputs.num_compared is not None:
+            among[:, 1:-1] = self.inputs.num_compared[nodes, None]  # score and degree are of one list
+        ranks = 1.0 - (np.stack([places[nodes] for places in self.double], axis=1) - 1) / (2.0 * among)
+        ranks = np.clip(ranks, 0.5 / among, 1.0 - 0.5 / among)
         upper, lower = -np.log1p(-ranks) - 1.0, -np.log(ranks) - 1.0
         parts = [np.ones((len(nodes), 1)), upper, lower[:, 1:]]
         scaled = [

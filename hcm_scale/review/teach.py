@@ -34,6 +34,7 @@ from hcm_scale.review.draw import draw
 from hcm_scale.review.estimate import Estimates, Share
 from hcm_scale.review.learn import Inputs, Lesson, apply_lesson, learn
 from hcm_scale.score import table
+from hcm_scale.score.evidence import nodes_by_group
 from hcm_scale.score.metrics import ranking
 from hcm_scale.stages.purify import Purified, open_purified
 from hcm_scale.stages.report import edge_hops
@@ -85,7 +86,17 @@ class Run:
         """What a lesson is learned from, or applied to."""
         features, names = self.purified.features, self.purified.columns
         neighbors = self.graph.indptr, self.graph.indices
-        return Inputs(self.score, self.places(), self.graph.degrees, features, names, *neighbors)
+        return Inputs(self.score, self.places(), self.graph.degrees, features, names, *neighbors, self.num_compared())
+
+    def num_compared(self) -> NDArray[np.int64] | None:
+        """Among how many nodes each has its places; None: among all."""
+        types, groups = self.graph.node_types, table.compared_types(self.ranked)
+        if types is None or groups is None:
+            return None
+        out = np.zeros(self.graph.num_nodes, np.int64)
+        for nodes in nodes_by_group(types, groups):
+            out[nodes] = len(nodes)
+        return out
 
     def places(self) -> dict[str, NDArray[Any]]:
         """Places in node order, (n,), by every kind of evidence; empty where the run has one score alone."""
@@ -217,7 +228,7 @@ def next_nodes(run: Run, count: int) -> pa.Table:
     reviewed = given.by_node(len(score)) != _NOT_GIVEN
     _, is_bad = given.known()
     places, bad_share = list(run.places().values()), float(is_bad.mean()) if len(is_bad) else 0.0
-    drawn = draw(score, places, reviewed, count, len(given.nodes), bad_share)
+    drawn = draw(score, places, reviewed, count, len(given.nodes), bad_share, run.num_compared())
     nodes = [entry.node for entry in drawn]
     ranks = run.column("rank") if taught is None else taught.column("taught_rank")
     hops = edge_hops(run.ranked.path.parent, run.graph)

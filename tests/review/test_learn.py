@@ -141,6 +141,45 @@ def test_a_lesson_holds_on_another_graph() -> None:
     assert np.allclose(again[unseen], lesson.taught[unseen])
 
 
+def typed_world(num_users: int = 1_000, num_shops: int = 250) -> World:
+    """Users and shops, each with places among their like, and bad ones of a low context among both."""
+    world, n = make_world("low context", n=num_users + num_shops), num_users + num_shops
+    is_shop = np.arange(n) >= num_users
+    places = {}
+    for kind, all_places in world.inputs.places.items():
+        own = np.empty_like(all_places)
+        for nodes in (np.flatnonzero(~is_shop), np.flatnonzero(is_shop)):
+            own[nodes] = np.argsort(np.argsort(all_places[nodes])) + 1
+        places[kind] = own
+    return World(world.inputs._replace(places=places, num_compared=np.where(is_shop, num_shops, num_users)), world.bad)
+
+
+def test_types__no_weight_lifts_all_nodes_of_a_small_one() -> None:
+    world = typed_world()
+    nodes = some_nodes(world, 200)
+    lesson = learn(world.inputs, nodes, world.bad[nodes])
+    assert lesson.changed
+    assert roc_auc(world.bad, lesson.taught) > 0.85
+    is_shop, order = world.inputs.num_compared == 250, ranking(lesson.taught)
+    assert 0.35 < roc_auc(is_shop, lesson.taught) < 0.65
+    assert is_shop[order[:100]].mean() < 0.4
+    applied = apply_lesson(lesson.model, world.inputs, nodes[world.bad[nodes]])
+    assert 0.35 < roc_auc(is_shop, applied) < 0.65
+
+
+def test_types__draws_reach_both_ends_of_each() -> None:
+    world = typed_world()
+    is_shop, none = world.inputs.num_compared == 250, np.zeros(len(world.bad), bool)
+    options = {"bad_share": 0.0, "num_compared": world.inputs.num_compared}
+    drawn = [each for at in range(300) for each in draw(world.inputs.score, world.places, none, 20, at, **options)]
+    odd = np.array([each.node for each in drawn if each.why == DISAGREEMENT])
+    leads = np.min([places[odd] for places in world.places], axis=0) < 20
+    last = np.max([places[odd] / world.inputs.num_compared[odd] for places in world.places], axis=0) > 0.9
+    for is_kind in (is_shop[odd], ~is_shop[odd]):
+        assert leads[is_kind].sum() > 50
+        assert (last & ~leads)[is_kind].sum() > 50
+
+
 def test_a_lesson_of_other_columns_is_refused() -> None:
     world = make_world("low context")
     nodes = some_nodes(world, 100)
