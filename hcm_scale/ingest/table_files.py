@@ -53,6 +53,7 @@ log = logging.getLogger(__name__)
 TableSource: TypeAlias = str | Path | pa.Table
 PARQUET = (".parquet", ".pq")
 CSV = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
+CSV_GAPS = ("", "NA", "N/A", "n/a", "#N/A", "#NV", "null", "NULL", "-", "--")  # NaN too among numbers
 TYPE = "type"  # the column that says which of several node tables a row is of
 _NAMES = {
     **{"graph.path": "the edge table", "graph.nodes": "the node table"},
@@ -82,6 +83,7 @@ class TableFiles:
     formats: dict[str, TextFormat] = field(default_factory=dict)  # columns of text that are read as numbers or dates
     notes: dict[str, str] = field(default_factory=dict)  # of columns, for the report: how their values are written
     starts: list[int] = field(default_factory=list, compare=False)  # the first row of each path, as far as it is read
+    gap_words: tuple[str, ...] = CSV_GAPS  # of CSV: what stands for nothing, unless in quotes
 
     @cached_property
     def kinds(self) -> dict[str, pa.DataType]:
@@ -207,7 +209,7 @@ class TableFiles:
     def batches(self, names: Sequence[str], block_bytes: int = 0) -> Iterator[pa.RecordBatch]:
         """Streams the named columns, in order; of CSV `block_bytes` of text at a time, 0: as it suits many columns."""
         block_bytes = block_bytes or min(max(_CSV_BLOCK_BYTES, len(names) * _CSV_COLUMN_BYTES), _MAX_CSV_BLOCK_BYTES)
-        read = functools.partial(_csv_batches, block_bytes) if self.is_csv else _parquet_batches
+        read = functools.partial(_csv_batches, block_bytes, self.gap_words) if self.is_csv else _parquet_batches
         row = 0
         self.starts.clear()
         if self.table is not None:
@@ -529,7 +531,6 @@ def _nan_as_gap(column: pa.Array) -> pa.Array:
 _SEPARATORS = (",", ";", "\t", "|")  # of equally many the first
 _HEADER_BYTES, _SHOWN_BYTES = 1 << 16, 40
 _LINE_BYTES = 1 << 20  # of a line that has no end
-_CSV_NULLS = ["", "NA", "N/A", "n/a", "#N/A", "#NV", "null", "NULL", "-", "--"]  # NaN too among numbers
 
 
 class _QuoteCheckedFile:
@@ -571,13 +572,15 @@ class _QuoteCheckedFile:
             )
 
 
-def _csv_batches(block_bytes: int, path: Path, shown: str, types: _Types, max_bytes: int) -> Iterator[pa.RecordBatch]:
+def _csv_batches(
+    block_bytes: int, gap_words: Sequence[str], path: Path, shown: str, types: _Types, max_bytes: int
+) -> Iterator[pa.RecordBatch]:
     """Streams the columns of `types`, `block_bytes` of text at a time; `shown` is the file in messages."""
     advice = "graph.id_type=text and graph.categorical=[...] read a column as text"
     what = f"{shown} cannot be read with the types of the start of the first file ({advice})"
     packed, row = path.name.endswith(".gz"), 0
     with reading(what), _naming_encoding(path):
-        reader, file = _open_csv(path, types, block_bytes)
+        reader, file = _open_csv(path, types, block_bytes, gap_words)
         with reader:
             for number, batch in enumerate(reader):
                 if packed:  # a batch is a block of text
@@ -588,7 +591,7 @@ def _csv_batches(block_bytes: int, path: Path, shown: str, types: _Types, max_by
 
 
 def _open_csv(
-    path: Path, types: _Types, block_bytes: int = _CSV_BLOCK_BYTES
+    path: Path, types: _Types, block_bytes: int = _CSV_BLOCK_BYTES, gap_words: Sequence[str] = CSV_GAPS
 ) -> tuple[pacsv.CSVStreamingReader, _QuoteCheckedFile]:
     """A reader of the columns of `types`, of all where it is empty, and the file that it reads."""
     delimiter = _separator(path)
@@ -603,7 +606,7 @@ def _open_csv(
             column_types=types,
             include_columns=list(types),
             strings_can_be_null=True,
-            null_values=_CSV_NULLS,
+            null_values=gap_words,
             quoted_strings_can_be_null=False,
         ),
     )

@@ -19,6 +19,7 @@ import io
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from json.encoder import encode_basestring
 from pathlib import Path
@@ -36,7 +37,7 @@ from hcm_scale.base.sheets import without_quotes
 from hcm_scale.base.threads import run_in_slices
 from hcm_scale.graph import Graph
 from hcm_scale.ingest.policy import InputError, shown_names
-from hcm_scale.ingest.table_files import TableFiles, TableSource, open_table
+from hcm_scale.ingest.table_files import CSV_GAPS, TableFiles, TableSource, open_table
 
 FILE = "verdicts.jsonl"
 GOOD, BAD, UNSURE, NONE = range(4)
@@ -227,12 +228,14 @@ def read_table(source: TableSource, id_names: Sequence[str] = ()) -> tuple[pa.Ta
     if not others:
         raise InputError(f"{table.origin} has the columns {shown_names(names)}; legal are an id and a verdict")
     key = (named or others)[0]
+    table, are_numbers = replace(table, gap_words=("",)), pa.types.is_integer(table.type_of(key))
     for name in (key, verdict):  # floats of Parquet and pandas are whole numbers beside gaps
         is_float = pa.types.is_floating(table.type_of(name)) and not table.is_csv
         table = table.with_casts({name: pa.int64() if is_float else pa.large_string()})
     parts, row = [pa.schema([("id", pa.large_string()), ("code", pa.int8())]).empty_table()], 0
     for batch in table.batches([key, verdict]):
         ids, words = (batch[name].cast(pa.large_string()) for name in (key, verdict))
+        ids = pc.utf8_trim_whitespace(ids) if are_numbers else ids  # spaces before a number are no part of it
         parts.append(_read_batch(table, ids, words, row))
         row += len(batch)
     found = pa.concat_tables(parts)
@@ -267,9 +270,9 @@ def _code_of(word: str) -> int:
 def _read_batch(table: TableFiles, ids: pa.Array, verdicts: pa.Array, first: int) -> pa.Table:
     """The rows of a batch, whose first row has this number in the table, that have a verdict."""
     words = verdicts.dictionary_encode()
-    codes = np.array([_code_of(word) if word.strip() else -2 for word in words.dictionary.to_pylist()] + [-2], np.int8)
+    given = [word.strip() for word in words.dictionary.to_pylist()]
+    codes = np.array([-2 if word in CSV_GAPS else _code_of(word) for word in given] + [-2], np.int8)
     code = codes[words.indices.fill_null(len(codes) - 1).to_numpy()]
-    ids = pc.utf8_trim_whitespace(ids)
     ids = without_quotes(ids) if table.is_csv else ids  # as `hcm-scale review` writes them
     nameless = pc.equal(ids, "").fill_null(True).to_numpy(zero_copy_only=False)
     no_verdict = f"{{!r:.60}} is no verdict; legal are {LEGAL}"
