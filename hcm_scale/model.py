@@ -70,12 +70,10 @@ class Block:
 
     @staticmethod
     def of(indptr: NDArray[Any], indices: NDArray[Any], weights: NDArray[Any], num_sources: int) -> "Block":
-        """From arrays, sharing their memory."""
         csr = torch.from_numpy(indptr), torch.from_numpy(indices), torch.from_numpy(weights)
         return Block(*csr, len(indptr) - 1, num_sources)
 
     def with_transpose(self) -> "Block":
-        """The same block with its transpose filled in."""
         t_indptr = torch.empty(self.num_sources + 1, dtype=torch.int32)
         t_indices, t_weights = torch.empty_like(self.indices), torch.empty_like(self.weights)
         arrays = self.indptr, self.indices, self.weights, t_indptr, t_indices, t_weights
@@ -337,7 +335,6 @@ def _row_sums(indptr: Tensor, indices: Tensor, weights: Tensor, h: Tensor) -> Te
 
 
 def _bag_sums(indptr: Tensor, indices: Tensor, weights: Tensor, h: Tensor) -> Tensor:
-    """CSR times dense by torch alone, on any device."""
     starts = indptr.to(indices.dtype)
     return functional.embedding_bag(
         indices, h, starts, mode="sum", per_sample_weights=weights, include_last_offset=True

@@ -195,7 +195,6 @@ class Labels:
             raise ValueError("its shards do not add up to the pairs that it counts")
 
     def row_groups(self, hop: int) -> tuple[RowGroup, ...]:
-        """The row groups of class `hop` (1 .. C), in the order of the shards."""
         return self._groups[hop - 1]
 
     def read(self, group: RowGroup) -> tuple[NDArray[Any], NDArray[Any]]:

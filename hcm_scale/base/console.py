@@ -102,7 +102,6 @@ class Progress:
             log.info("%s", self, extra=event("progress", **fields, seconds=self._logged - self._started))
 
     def set_postfix(self, refresh: bool = True, **numbers: object) -> None:
-        """Shows numbers at the end of the line."""
         self._postfix = "".join(f"   {name}={value}" for name, value in numbers.items())
         if self._drawn is not None:
             self._drawn.set_postfix(refresh=refresh, **numbers)

@@ -143,7 +143,6 @@ def _walk_fields(data: bytes, at: int, path: tuple[int, ...], found: list[Field]
 
 
 def _unsigned(data: bytes, at: int) -> tuple[int, int]:
-    """The integer that begins at `at`, and its end."""
     value = shift = 0
     while data[at] & 128:
         value |= (data[at] & 127) << shift

@@ -97,7 +97,6 @@ class DeviceSearch:
         self._table = np.empty(3 * most, np.int64)
 
     def label_block(self, _: int, columns: Columns, rows: Rows, *, on_class: Callable[[int], object]) -> None:
-        """As `wide.label_block`."""
         device, count = self._seen.device, len(columns.positions)
         column = torch.arange(count, device=device)
         roots = self._roots[torch.from_numpy(columns.positions).to(device)]

@@ -164,7 +164,6 @@ def by_strength(indptr: NDArray[np.int64], indices: NDArray[Any], sources: NDArr
 
 @kernel
 def count_second_arcs(indptr, indices, sources, out):
-    """out[i] = arcs that leave the neighbours of sources[i]."""
     for i in range(len(sources)):
         out[i] = 0
         for e in range(indptr[sources[i]], indptr[sources[i] + 1]):
@@ -179,7 +178,6 @@ class Rows(NamedTuple):
     targets: NDArray[Any]  # (sources, at most C x pairs per class); a row is filled up to the sum of its `kept`
 
     def part(self, first: int, last: int) -> "Rows":
-        """The rows first .. last - 1, or fewer at the end."""
         return Rows(self.counts[first:last], self.kept[first:last], self.targets[first:last])
 
 

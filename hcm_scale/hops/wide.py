@@ -186,7 +186,6 @@ def label_block(
 
 
 def _alone(num_tasks: int, kernel: Callable[..., Any], *arguments: Any) -> None:
-    """As `run_in_threads`, in this thread."""
     kernel((0, num_tasks), *arguments)
 
 
@@ -332,7 +331,6 @@ def pull(part, layout, front, full, seen, new, lanes):
 
 @kernel(inline="always")
 def lacks(row, full, lanes):
-    """Whether the row lacks a bit of `full`."""
     missing = _ZERO
     for k in range(len(lanes)):
         missing |= full[k] & ~row[k]
@@ -566,7 +564,6 @@ def take(v, j, cursor, targets):
 
 @kernel(inline="always")
 def look_ahead(cursor, j):
-    """Sets the next wanted rank of column j."""
     taken = cursor.taken[j]
     if taken == cursor.wanted[j]:
         cursor.coming[j] = NO_RANK

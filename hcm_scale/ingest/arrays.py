@@ -47,8 +47,6 @@ class Edges:
 
     @staticmethod
     def of(u: NDArray[Any], v: NDArray[Any], weights: NDArray[Any] | None, num_nodes: int | None = None) -> "Edges":
-        """The rows (u[i], v[i]), held in memory."""
-
         def chunks() -> Iterator[WeightedChunk]:
             for start in range(0, len(u), _CHUNK_ROWS):
                 part = slice(start, start + _CHUNK_ROWS)

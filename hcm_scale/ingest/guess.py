@@ -239,7 +239,6 @@ def _shares(first: Mapping[str, pa.Array], nodes: TableFiles, name: str) -> dict
 
 
 def _distinct_share(nodes: TableFiles, name: str) -> float:
-    """How many distinct values a column has, of all."""
     column = pa.chunked_array((batch.column(0) for batch in nodes.batches([name])), nodes.casts[name])
     return float(pc.count_distinct(column).as_py() / max(1, len(column)))
 
@@ -260,7 +259,6 @@ def _no_fit_message(edges: TableFiles, nodes: TableFiles, ends: Pair, known: Map
 
 
 def _first_rows(table: TableFiles, names: Iterable[str]) -> dict[str, pa.Array]:
-    """The first rows of those columns that can hold ids."""
     able = [name for name in names if name in table.casts]
     return dict(zip(able, table.first_batch(able).slice(0, _FIRST).columns, strict=True)) if able else {}
 

@@ -66,7 +66,6 @@ class GrowingIds:
         return out
 
     def column(self) -> pa.Array:
-        """All ids, by number."""
         if not self._is_text:
             return pa.array(self._held()[0])
         return pa.LargeStringArray.from_buffers(self._count, *map(pa.py_buffer, self._held()))
@@ -95,7 +94,6 @@ class RangeIds:
         self._count = count
 
     def find(self, names: pa.Array) -> Numbers:
-        """The number of each id, -1 where it is not known."""
         numbers = _integers(names)
         return np.where((numbers >= 0) & (numbers < self._count), numbers, -1)
 
@@ -141,7 +139,6 @@ def _same(data, start, stop, known_data, known_start, known_stop):
 
 @kernel
 def _number_slot(number, known, slots):
-    """The slot that holds the number, or the free one (-1) where it belongs."""
     mask = len(slots) - 1
     slot = np.int64(((np.uint64(number) * _GOLDEN) >> _S32) & np.uint64(mask))
     while slots[slot] >= 0 and known[slots[slot]] != number:
@@ -158,7 +155,6 @@ def find_texts(part, offsets, data, known_offsets, known_data, slots, out):
 
 @kernel
 def find_numbers(part, numbers, known, slots, out):
-    """`find_texts` for integers."""
     for i in range(part[0], part[1]):
         out[i] = slots[_number_slot(numbers[i], known, slots)]
 
@@ -182,7 +178,6 @@ def add_texts(offsets, data, count, known_offsets, known_data, slots, out):
 
 @kernel
 def add_numbers(numbers, count, known, slots, out):
-    """`add_texts` for integers."""
     for i in range(len(out)):
         slot = _number_slot(numbers[i], known, slots)
         if slots[slot] < 0:
@@ -299,7 +294,6 @@ class IdReader:
         return numbers
 
     def check(self, nulls: bool = True) -> None:
-        """Raises for the first kind of fault that was met."""
         faults = (self._fractional, self._rounded, self._large, self._odd, self._negative)
         for offenders in (*faults, self.null) if nulls else faults:
             offenders.check()

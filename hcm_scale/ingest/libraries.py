@@ -178,7 +178,6 @@ def _without_pickles(what: str) -> Iterator[None]:
 
 @functools.cache
 def _install_hook() -> None:
-    """Installs the hook, once: Python cannot remove one."""
     sys.addaudithook(_check)
 
 
@@ -268,7 +267,6 @@ def _check_archive(path: Path, max_bytes: int) -> None:
 
 
 def _weights(data: Any) -> NDArray[Any] | None:
-    """One number an edge, where the data has it."""
     for name in _WEIGHTS:
         found = getattr(data, name, None)
         if found is not None and (found.dim() == 1 or (found.dim() == 2 and found.shape[1] == 1)):

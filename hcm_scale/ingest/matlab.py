@@ -80,7 +80,6 @@ class Variable:
         return [np.frombuffer(body, self.order + dtype).astype(dtype, copy=False) for dtype, body in typed]
 
     def dense(self) -> NDArray[Any]:
-        """The values of a dense matrix, in the type in which the file keeps them."""
         if self.is_sparse:
             raise InputError(f"{self.where} is sparse; legal is a dense matrix")
         values = self.parts()[0]
@@ -124,7 +123,6 @@ def list_variables(path: Path) -> dict[str, Variable]:
 
 
 def _check_header(name: str, header: bytes) -> str:
-    """The byte order of a v5 file, as numpy says it."""
     order = {b"IM": "<", b"MI": ">"}.get(header[126:128])
     if order is None:
         if len(header) >= 20 and 0 in header[:4]:
@@ -138,7 +136,6 @@ def _check_header(name: str, header: bytes) -> str:
 
 
 def _facts(data: memoryview, order: str, where: str) -> tuple[str, int, bool, tuple[int, ...]]:
-    """Name, class, whether complex, and shape of a variable, from its first bytes."""
     heads = list(itertools.islice(_elements(data, order, where, whole=False), 3))
     (_, flags), (dims_kind, dims), (_, name) = heads if len(heads) == 3 else [(0, b"")] * 3
     if len(flags) != 8 or dims_kind != 5 or len(dims) % 4:

@@ -113,7 +113,6 @@ class NpyFile:
         return self
 
     def load(self) -> NDArray[Any]:
-        """The whole array."""
         flat, start = np.empty(self.size, self.dtype), 0
         for piece in self.read_slices(0, self.size):
             flat[start : start + len(piece)] = piece

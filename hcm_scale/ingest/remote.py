@@ -237,7 +237,6 @@ def _naming_cause() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _connect(uri: str) -> Iterator[_Database]:
-    """A database, opened for reading only."""
     remote.refuse_secrets("graph.path", uri)
     scheme = uri.partition("://")[0]
     if scheme not in ("duckdb", "postgresql", "postgres"):

@@ -18,7 +18,6 @@ import functools
 import glob
 import gzip
 import logging
-import os
 import re
 from bisect import bisect_right
 from collections import Counter
@@ -129,16 +128,12 @@ class TableFiles:
     @cached_property
     def index_columns(self) -> list[str]:
         """The columns that are an index of pandas: in CSV without a name, and whole numbers that grow."""
-        return [name for name in self.kinds if _INDEX.fullmatch(name) or self._is_unnamed_index(name)]
-
-    def _is_unnamed_index(self, name: str) -> bool:
-        if not (_UNNAMED.fullmatch(name) and pa.types.is_integer(self.kinds[name])):
-            return False
-        column = self.first_batch([name]).column(0)
-        return not column.null_count and bool((np.diff(column.to_numpy(zero_copy_only=False)) > 0).all())
+        whole = [name for name in self.kinds if _UNNAMED.fullmatch(name) and pa.types.is_integer(self.kinds[name])]
+        first = [self.first_batch([name]).column(0).to_numpy(zero_copy_only=False) for name in whole]  # nulls are NaN
+        grow = [name for name, values in zip(whole, first, strict=True) if (np.diff(values) > 0).all()]
+        return [name for name in self.kinds if _INDEX.fullmatch(name) or name in grow]
 
     def check_columns(self, option: str, names: Sequence[str | None]) -> None:
-        """Refuses names that the table does not have."""
         for name in names:
             if name is not None and name not in self.kinds:
                 legal = shown_names(self.schema.names)
@@ -150,11 +145,9 @@ class TableFiles:
         (self.with_casts(dict.fromkeys(names, pa.string())) if self.is_csv else self).first_batch(names)
 
     def type_of(self, name: str) -> pa.DataType:
-        """The type that a column is read as."""
         return self.casts.get(name, self.kinds[name])
 
     def with_casts(self, casts: dict[str, pa.DataType]) -> "TableFiles":
-        """The same files, some columns read as other types."""
         return replace(self, casts={**self.casts, **casts})
 
     def with_text_formats(self, names: Sequence[str], dates: str) -> "TableFiles":
@@ -164,12 +157,11 @@ class TableFiles:
         if searches:  # most columns have none: the first rows of all columns tell which to read on
             first = text.first_batch(list(searches))
             searches = {name: search for name, search in searches.items() if search.add(first[name])}
-        for batch in text.batches(list(searches)) if searches else ():
+        batches = text.batches(list(searches)) if searches else iter(())
+        while searches and (batch := next(batches, None)) is not None:
             searches = {name: search for name, search in searches.items() if search.add(batch[name])}
-            if not searches:
-                break
         chosen = {name: search.chosen(self._has_semicolons) for name, search in searches.items()}
-        formats = {name: found for name, (found, _) in chosen.items() if found}
+        formats = {name: form for name, (form, _) in chosen.items() if form}
         schema = pa.schema([e.with_type(formats[e.name].kind) if e.name in formats else e for e in self.schema])
         notes = {name: note for name, (_, note) in chosen.items() if note}
         return replace(self, schema=schema, formats=formats, notes=self.notes | notes)
@@ -248,10 +240,8 @@ class TableFiles:
 
         A number of a CSV is a double, as the first block cannot know the others.
         """
-        if name in self.formats:
-            return pa.large_string()
-        kind = self.type_of(name)
-        if name in self.casts:
+        kind = pa.large_string() if name in self.formats else self.type_of(name)
+        if name in self.formats or name in self.casts:
             return kind
         if self.is_csv:
             return pa.float64() if pa.types.is_integer(kind) else pa.string() if pa.types.is_null(kind) else kind
@@ -313,16 +303,12 @@ def check_distinct(names: Iterable[Any], what: str) -> None:
 
 def columns_of_later_files(table: TableFiles) -> dict[str, tuple[str, str]]:
     """Type and file of each column that the first file has not, which is not read; of several files the first."""
-    found: dict[str, tuple[str, str]] = {}
-    for path in table.paths[1:]:
-        for column in _schema_of(path):
-            if column.name not in table.kinds:
-                found.setdefault(column.name, (str(column.type), table.name_of(path)))
-    return found
+    later = [(column, table.name_of(path)) for path in reversed(table.paths[1:]) for column in _schema_of(path)]
+    others = {column.name: (str(column.type), name) for column, name in later if column.name not in table.kinds}
+    return dict(reversed(others.items()))
 
 
 def _schema_of(path: Path) -> pa.Schema:
-    """The columns of a file; of CSV with types as its first block has them."""
     with reading(f"{path} cannot be read as {'Parquet' if _is_parquet(path) else 'CSV'}"), _naming_encoding(path):
         schema = pq.read_schema(path) if _is_parquet(path) else _open_csv(path, {})[0].schema
         _ = schema.names  # decoded here, where an error about names that are no text is given the file
@@ -348,25 +334,23 @@ def files_at(where: str) -> list[Path]:
 
 def _files_below(folder: Path) -> Iterator[Path]:
     """The files below a folder; OSError where a folder in it, unless hidden, may not be read."""
-    for place, inside, names in os.walk(folder, onerror=_raise):
-        inside[:] = [name for name in inside if not is_hidden(Path(place, name), folder)]
-        yield from (Path(place, name) for name in names)
-
-
-def _raise(error: OSError) -> None:
-    raise error
+    for path in folder.iterdir():
+        if not path.is_dir():
+            yield path
+        elif not is_hidden(path, folder) and not path.is_symlink():
+            yield from _files_below(path)
 
 
 def is_hidden(path: PurePath, named: PurePath) -> bool:
-    """Whether a part of the path starts with . or _ and no part of `named`, which may hold wildcards, says so.
+    """Whether a name in the path starts with . or _ and none in `named`, which may hold wildcards, says so.
 
     >>> is_hidden(Path("_in/_tmp/a.csv"), Path("_in")), is_hidden(Path("_in/_tmp/a.csv"), Path("_in/_t*/*"))
     (True, False)
     """
-    spelled = [part for part in named.parts if part.startswith((".", "_"))]
+    spelled = [name for name in named.parts if name.startswith((".", "_"))]
     return any(
-        part.startswith((".", "_")) and not any(part == name or fnmatchcase(part, name) for name in spelled)
-        for part in path.parts
+        name.startswith((".", "_")) and not any(name == given or fnmatchcase(name, given) for given in spelled)
+        for name in path.parts
     )
 
 
@@ -444,7 +428,12 @@ def _parquet_batches(path: Path, shown: str, types: _Types, max_bytes: int) -> I
                     f"{shown} has {held[name]} columns {name!r}, legal is one, as in the first file (an attribute is "
                     f"left out of all by graph.exclude=[{name}]); it has {shown_names(list(held))}"
                 )
-        check_growth(shown, path.stat().st_size, _unpacked_bytes(file.metadata, types), max_bytes)
+        least_bytes = sum(  # encoded, and at least a byte a value
+            max(chunk.total_uncompressed_size, _WIDTHS.get(chunk.physical_type, 1) * max(chunk.num_values, num_rows))
+            for _, num_rows, chunk in _column_chunks(file.metadata)
+            if chunk.path_in_schema.split(".")[0] in types
+        )
+        check_growth(shown, path.stat().st_size, least_bytes, max_bytes)
         rows = _batch_rows(path, file.metadata, types, max_bytes)
         yield from _checked_batches(file.iter_batches(rows, columns=list(types), use_threads=False), shown, types)
 
@@ -477,15 +466,6 @@ def _batch_rows(path: Path, metadata: pq.FileMetaData, types: _Types, max_bytes:
     return max(1, min(_BATCH_ROWS, _BATCH_BYTES // longest))
 
 
-def _unpacked_bytes(metadata: pq.FileMetaData, types: _Types) -> int:
-    """At least what the columns of `types` take in memory: their encoded bytes, and a byte a value."""
-    return sum(
-        max(chunk.total_uncompressed_size, _WIDTHS.get(chunk.physical_type, 1) * max(chunk.num_values, num_rows))
-        for _, num_rows, chunk in _column_chunks(metadata)
-        if chunk.path_in_schema.split(".")[0] in types
-    )
-
-
 def _column_chunks(metadata: pq.FileMetaData) -> Iterator[tuple[int, int, pq.ColumnChunkMetaData]]:
     """Streams (row group, its rows, column chunk)."""
     for number, group in enumerate(map(metadata.row_group, range(metadata.num_row_groups))):
@@ -500,11 +480,11 @@ def _checked_batches(batches: Iterable[pa.RecordBatch], shown: str, types: _Type
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))  # the order may be that of the file
         for name, kind in types.items():
             array = columns[name]
-            place = f"{shown} column {name!r}, rows {row:,} .. {last:,} (from 0)"
-            with reading(f"{place}, cannot be read as {kind or array.type}"):
+            where = f"{shown} column {name!r}, rows {row:,} .. {last:,} (from 0)"
+            with reading(f"{where}, cannot be read as {kind or array.type}"):
                 if kind is not None and is_date(kind) and is_number(array.type):  # of which unit nobody knows
                     raise InputError(
-                        f"{place}, is of type {array.type}, and {kind} in the first file; legal is one type"
+                        f"{where}, is of type {array.type}, and {kind} in the first file; legal is one type"
                     )
                 array = _nan_as_gap(array.dictionary_decode() if pa.types.is_dictionary(array.type) else array)
                 array = array if kind in (None, array.type) else array.cast(kind)
@@ -559,7 +539,6 @@ class _QuoteCheckedFile:
         return f"\n{self._end}\n".encode()
 
     def handle_invalid_row(self, row: InvalidRow) -> str:
-        """What pyarrow is to do with a row that has not the columns of the first."""
         self._is_closed = self._is_closed or row.text == self._end
         return "skip" if row.text == self._end else "error"
 
@@ -653,8 +632,7 @@ def _naming_encoding(path: Path) -> Iterator[None]:
 
 def _not_utf8(path: Path) -> str:
     """Message saying where a file stops being UTF-8, and how to convert it."""
-    opening: Any = gzip.open if path.name.endswith(".gz") else open
-    with opening(path, "rb") as stream:
+    with gzip.open(path) if path.name.endswith(".gz") else open(path, "rb") as stream:
         for number, line in enumerate(iter(lambda: stream.readline(_LINE_BYTES), b""), 1):
             try:
                 line.decode()
@@ -674,7 +652,6 @@ def _conversion(encoding: str, path: Path) -> str:
 
 
 def is_table(data: Any) -> bool:
-    """Whether `as_arrow` takes it."""
     return isinstance(data, pa.Table | pa.RecordBatch) or hasattr(data, "__arrow_c_stream__") or _is_pandas(data)
 
 

@@ -167,7 +167,7 @@ class EdgeTable:
         ends = self.columns.source, self.columns.target
         types, own = ((kind, pa.string()), (weight, pa.float64())), self.attributes
         casts = {name: as_type for name, as_type in types if name is not None and name not in ends}
-        files = self.files.with_casts(dict.fromkeys(own.levels if own else (), pa.string()) | casts)
+        files = self.files.with_casts(dict.fromkeys(own.texts if own else (), pa.string()) | casts)
         with open(records, "wb") as stream:
             for batch in files.batches(list(dict.fromkeys((*ends, *casts, *(own.kinds if own else ()))))):
                 sources, targets = (self._reader.read(batch[end], self.num_rows) for end in ends)
@@ -238,7 +238,6 @@ class EdgeTable:
             yield rows[(rows["u"] >= 0) & (rows["v"] >= 0) & (rows["u"] != rows["v"])]
 
     def _edges(self, num_nodes: int) -> Iterator[Chunk]:
-        """Streams the ends of rows that join two nodes."""
         is_source, is_target = np.zeros((2, num_nodes), np.bool_)
         for rows in self._blocks():
             rows = rows[(rows["u"] >= 0) & (rows["v"] >= 0)]
@@ -401,7 +400,7 @@ def _edge_lines(table: EdgeTable, directed: bool, made: Sequence[EdgeEncoding]) 
         assert own is not None
         note = f"; {own.notes[one.name]}" if one.name in own.notes else ""
         also = f"{uses[one.name][0]}; " if one.name in uses else ""
-        distinct = len(own.levels[one.name].names) if one.kind == "text" and not own.is_trained else None
+        distinct = len(own.columns[one.name].values) if one.kind == "text" and own.trained is None else None
         uses[one.name] = f"{also}{one.use}{note}", distinct, own.gaps[one.name]
     return _column_lines("edges", table.files, columns, uses, _unused_of_edges)
 

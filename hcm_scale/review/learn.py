@@ -194,7 +194,6 @@ class _Columns(NamedTuple):
         return np.concatenate([[_LEVEL_SPREAD, _SLOPE_SPREAD], np.full(tails, evidence), of_attributes, [neighbors]])
 
     def scores(self, weights: Values) -> Values:
-        """The score of every node by these weights, (n,)."""
         out = np.empty(len(self.bad))
 
         def fill(part: slice) -> None:
@@ -206,14 +205,12 @@ class _Columns(NamedTuple):
 
 @kernel
 def neighbor_means(rows, indptr, indices, features, out):
-    """Mean features of the neighbours of some nodes; 0 without neighbours."""
     for row in range(len(rows)):
         mean_rows((0, 1), indptr, indices, features, rows[row], out[row : row + 1])
 
 
 @kernel
 def count_marked(rows, indptr, indices, marked, out):
-    """Number of neighbours of some nodes that are marked."""
     for row in range(len(rows)):
         count = 0
         for at in range(indptr[rows[row]], indptr[rows[row] + 1]):

@@ -75,7 +75,6 @@ class Verdicts(NamedTuple):
         return self.table["code"].to_numpy()
 
     def by_id(self) -> dict[str, str]:
-        """The verdict by id, in words."""
         return dict(zip(self.table["id"].to_pylist(), (NAMES[code] for code in self.codes.tolist()), strict=True))
 
 
@@ -110,7 +109,6 @@ def _stamp(by: str, time: datetime | None) -> str:
 
 
 def _append(run_dir: Path, lines: Sequence[str]) -> None:
-    """Adds lines and flushes them to the disk."""
     if not run_dir.is_dir():
         raise ValueError(f"{run_dir} is not the folder of a run")
     path = files.path_inside(run_dir, FILE)

@@ -94,7 +94,6 @@ class Cut:
 
     @property
     def most(self) -> int:
-        """The size of the largest slice of any rank."""
         return -(-self.num_pairs // (self.num_steps * self.num_ranks))
 
 

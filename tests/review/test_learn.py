@@ -159,12 +159,10 @@ def test_types__no_weight_lifts_all_nodes_of_a_small_one() -> None:
     nodes = some_nodes(world, 200)
     lesson = learn(world.inputs, nodes, world.bad[nodes])
     assert lesson.changed
-    assert roc_auc(world.bad, lesson.taught) > 0.85
-    is_shop, order = world.inputs.num_compared == 250, ranking(lesson.taught)
-    assert 0.35 < roc_auc(is_shop, lesson.taught) < 0.65
-    assert is_shop[order[:100]].mean() < 0.4
+    assert roc_auc(world.bad, lesson.taught) > 0.95  # .81 by places among all nodes
     applied = apply_lesson(lesson.model, world.inputs, nodes[world.bad[nodes]])
-    assert 0.35 < roc_auc(is_shop, applied) < 0.65
+    for taught in (lesson.taught, applied):
+        assert 0.45 < roc_auc(world.inputs.num_compared == 250, taught) < 0.55
 
 
 def test_types__draws_reach_both_ends_of_each() -> None:
