@@ -242,10 +242,10 @@ def open_labels(folder: Path | str, graph_fingerprint: str | None = None, verify
         counts, stored = (files.typed(body[name], tuple[int, ...]) for name in ("counts", "stored"))
         labels = Labels(folder, plan, counts, stored, shards)
         labels.check()
-    found = labels.plan.fingerprint
-    if graph_fingerprint not in (None, found):
+    own = labels.plan.fingerprint
+    if graph_fingerprint not in (None, own):
         raise files.FolderError(
-            f"{folder} holds the pairs of another graph: fingerprint {found}, not {graph_fingerprint}"
+            f"{folder} holds the pairs of another graph: fingerprint {own}, not {graph_fingerprint}"
         )
     for shard in shards:
         path = files.path_inside(folder, shard.file)
@@ -323,8 +323,8 @@ def _encode(plan: LabelPlan, u: NDArray[Any], v: NDArray[Any], starts: NDArray[n
     ) as writer:
         at = 0
         for hop, rows in _row_groups(plan, starts):
-            part = slice(at, at + rows)
-            columns = [pa.array(u[part]), pa.array(v[part]), pa.array(np.full(rows, hop, np.uint8))]
+            own = slice(at, at + rows)
+            columns = [pa.array(u[own]), pa.array(v[own]), pa.array(np.full(rows, hop, np.uint8))]
             writer.write_table(pa.table(columns, schema=plan.arrow_schema), row_group_size=rows)
             at += rows
     return sink.getvalue().to_pybytes()
@@ -373,8 +373,8 @@ def read_finished_shard(folder: Path, plan: LabelPlan, index: int) -> Shard | No
 def _read_beside(folder: Path, plan: LabelPlan, index: int) -> Shard:
     path = folder / f"{plan.shard_name(index)}.json"
     with files.naming_damage(path):
-        found: Shard = files.typed(files.read_sealed(path, "this shard is unfinished"), Shard)
-        return found
+        shard: Shard = files.typed(files.read_sealed(path, "this shard is unfinished"), Shard)
+        return shard
 
 
 def collect_shards(folder: Path, plan: LabelPlan) -> list[Shard]:

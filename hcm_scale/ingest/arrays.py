@@ -29,7 +29,7 @@ from hcm_scale.graph.lookup import find_arcs
 from hcm_scale.graph.store import Graph, SparseRows
 from hcm_scale.ingest.policy import IngestSummary, InputError, Offenders, Policy, naming_origin, not_finite, shown_names
 
-_BLOCK_ROWS, _CHUNK_ROWS = 1 << 14, 1 << 18  # of attributes, of edges
+_BLOCK_ROWS, _BLOCK_NUMBERS, _CHUNK_ROWS = 1 << 14, 1 << 20, 1 << 18  # of attributes, of edges
 _FEW_NODES = 1 << 20  # so many are made without a question
 _NODES_PER_END = 16
 _MIN_WEIGHT, _MAX_WEIGHT = (float(limit) for limit in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
@@ -49,8 +49,8 @@ class Edges:
     def of(u: NDArray[Any], v: NDArray[Any], weights: NDArray[Any] | None, num_nodes: int | None = None) -> "Edges":
         def chunks() -> Iterator[WeightedChunk]:
             for start in range(0, len(u), _CHUNK_ROWS):
-                part = slice(start, start + _CHUNK_ROWS)
-                yield u[part], v[part], None if weights is None else weights[part]
+                rows = slice(start, start + _CHUNK_ROWS)
+                yield u[rows], v[rows], None if weights is None else weights[rows]
 
         return Edges(chunks, len(u), num_nodes, weights is not None)
 
@@ -66,8 +66,9 @@ class DenseRows:
     @staticmethod
     def of(matrix: Any, columns: tuple[str, ...] = (), convert: Callable[[Any], Any] = np.asarray) -> "DenseRows":
         """The rows of a matrix in memory, each block converted to a numpy array."""
-        starts = range(0, len(matrix), _BLOCK_ROWS)
-        blocks = lambda: (convert(matrix[start : start + _BLOCK_ROWS]) for start in starts)  # noqa: E731
+        step = max(1, min(_BLOCK_ROWS, _BLOCK_NUMBERS // max(1, matrix.shape[1])))
+        starts = range(0, len(matrix), step)
+        blocks = lambda: (convert(matrix[start : start + step]) for start in starts)  # noqa: E731
         return DenseRows((matrix.shape[0], matrix.shape[1]), blocks, columns)
 
 
@@ -155,14 +156,14 @@ def _whole(values: NDArray[Any]) -> NDArray[np.bool_]:
 def _count_nodes(edges: Edges, x: DenseRows | SparseRows | None, policy: Policy) -> tuple[int, int]:
     """(nodes that have rows, all nodes): what the matrix, `x` or graph.num_nodes says, else 1 + the largest number."""
     given, rows, side = policy.num_nodes, None if x is None else x.shape[0], edges.num_nodes
-    for what, found in (("x", rows), ("the adjacency matrix", side)):
-        if given is not None and found not in (None, given):
-            raise ValueError(f"{what} has {found:,} rows; graph.num_nodes={given} must be equal or left out")
+    for what, count in (("x", rows), ("the adjacency matrix", side)):
+        if given is not None and count not in (None, given):
+            raise ValueError(f"{what} has {count:,} rows; graph.num_nodes={given} must be equal or left out")
     if rows is not None and side not in (None, rows):
         raise ValueError(f"x has {rows:,} rows for {side:,} nodes; they must be equal")
-    known = next((number for number in (rows, side, given) if number is not None), None)
-    total = known or 0
-    if known is None or (policy.unknown == "add" and side is None):
+    stated = next((number for number in (rows, side, given) if number is not None), None)
+    total = stated or 0
+    if stated is None or (policy.unknown == "add" and side is None):
         ends = (end for u, v, _ in edges.chunks() for end in (u, v))
         largest = max((float(end.max(where=np.isfinite(end), initial=0)) for end in ends), default=0.0)
         total = max(total, int(min(largest, 2.0**64)) + 1)
@@ -173,7 +174,7 @@ def _count_nodes(edges: Edges, x: DenseRows | SparseRows | None, policy: Policy)
             f"{edges.num_rows:,} edge rows, which name at most {2 * edges.num_rows:,} nodes, would make a graph of "
             f"{total:,}, and {MAX_NODES:,} are the most that can be{meant}"
         )
-    return total if known is None else known, total
+    return total if stated is None else stated, total
 
 
 def _write_dense(folder: Path, rows: DenseRows, nonfinite: str, added: int) -> FeatureCounts:
@@ -296,13 +297,13 @@ def write_types(folder: Path, types: store.NodeTypes, columns: Sequence[str]) ->
     if not flags:
         return
     x = np.lib.format.open_memmap(folder / "x.npy", mode="r+")
-    parts = [slice(start, start + _BLOCK_ROWS) for start in range(0, len(x), _BLOCK_ROWS)]
+    blocks = [slice(start, start + _BLOCK_ROWS) for start in range(0, len(x), _BLOCK_ROWS)]
     num_values = np.zeros((NO_TYPE + 1, len(flags)), np.int64)
-    for part in parts:
-        np.add.at(num_values, types.codes[part], x[part][:, flags] == 0)
+    for rows in blocks:
+        np.add.at(num_values, types.codes[rows], x[rows][:, flags] == 0)
     num_values[NO_TYPE] = 1
-    for part in parts:
-        x[part, flags] = np.where(num_values[types.codes[part]] == 0, NO_COLUMN, x[part][:, flags])
+    for rows in blocks:
+        x[rows, flags] = np.where(num_values[types.codes[rows]] == 0, NO_COLUMN, x[rows][:, flags])
     x.flush()
 
 
@@ -325,8 +326,8 @@ def write_weights(folder: Path, rows: Iterable[WeightedChunk], where: str, *, di
             bad.add(is_bad, lambda i: f"row {num_rows + i:,}: {weights[i]}")  # noqa: B023
             num_rows += len(weights)
             is_node = (u >= 0) & (v >= 0) & (u < len(indptr) - 1) & (v < len(indptr) - 1)
-            at, found = find_arcs(indptr, indices, u[is_node], v[is_node])
-            np.add.at(sums, at[found], weights[is_node][found])
+            at, is_arc = find_arcs(indptr, indices, u[is_node], v[is_node])
+            np.add.at(sums, at[is_arc], weights[is_node][is_arc])
         bad.check()
         if not directed:
             join_directions(indptr, indices, adds_up, np.array(indptr[:-1]), sums)

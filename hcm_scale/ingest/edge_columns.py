@@ -153,7 +153,9 @@ class NumberColumn:
     def read(self, column: pa.Array, first_row: int) -> Values:
         numbers = floats(column)
         is_bad = np.abs(numbers) > _MOST
-        self._bad.add(is_bad, lambda i: f"{self._files.place(first_row + i)} column {self._name!r} = {numbers[i]}")
+        self._bad.add(
+            is_bad, lambda i: f"{self._files.describe_row(first_row + i)} column {self._name!r} = {numbers[i]}"
+        )
         numbers[is_bad] = np.nan
         finite = numbers[np.isfinite(numbers)]
         if not self._has_unit and np.any(finite):

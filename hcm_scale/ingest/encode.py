@@ -269,20 +269,20 @@ def encoding_from_json(column: dict[str, Any]) -> Encoding:
 class NumberSurvey:
     """Counts nulls and values that are not finite, and adds up the rest; of dates it finds the earliest."""
 
-    def __init__(self, name: str, bad: Offenders, place: Callable[[int], str], dates: bool) -> None:
-        self.name, self._bad, self._place, self._dates = name, bad, place, dates
+    def __init__(self, name: str, bad: Offenders, describe_row: Callable[[int], str], dates: bool) -> None:
+        self.name, self._bad, self._describe_row, self._dates = name, bad, describe_row, dates
         self.num_nonfinite = 0
         self._nulls = self._present = 0
         self._sum, self._low, self._high, self._whole = 0.0, np.inf, -np.inf, True
         self._distinct = Distinct()
 
     def add(self, column: pa.Array, rows: NDArray[np.int64]) -> None:
-        """Takes a batch; `rows` are its row numbers in the table, which `place` puts into words."""
+        """Takes a batch; `rows` are its row numbers in the table, which `describe_row` puts into words."""
         values = floats(column)
         size = np.abs(values)
         good, is_bad = values[size <= _FLOAT32_MAX], size > _FLOAT32_MAX
         if num_bad := int(np.count_nonzero(is_bad)):
-            self._bad.add(is_bad, lambda i: f"{self._place(int(rows[i]))} column {self.name!r} = {values[i]}")
+            self._bad.add(is_bad, lambda i: f"{self._describe_row(int(rows[i]))} column {self.name!r} = {values[i]}")
         self.num_nonfinite += num_bad
         self._nulls += len(values) - len(good) - num_bad
         self._present += len(good)
@@ -316,8 +316,8 @@ class NumberSurvey:
 class VectorSurvey:
     """Counts vectors that are null, and those that are not as many finite numbers as the first; adds up the others."""
 
-    def __init__(self, name: str, bad: Offenders, place: Callable[[int], str], num_places: int = 0) -> None:
-        self.name, self._place, self._width = name, place, num_places
+    def __init__(self, name: str, bad: Offenders, describe_row: Callable[[int], str], width: int = 0) -> None:
+        self.name, self._describe_row, self._width = name, describe_row, width
         self._bad = Offenders("vectors are not as many finite numbers as the first", bad.where)
         self._nulls = self._present = 0
         self._sum: Any = 0.0
@@ -331,7 +331,7 @@ class VectorSurvey:
         vectors = directions(column, self._width)
         is_gap = np.asarray(np.isnan(vectors).any(axis=1))
         where = f"column {self.name!r}"
-        self._bad.add(is_gap & ~is_null, lambda i: f"{self._place(int(rows[i]))} {where} = {column[i]}")
+        self._bad.add(is_gap & ~is_null, lambda i: f"{self._describe_row(int(rows[i]))} {where} = {column[i]}")
         self._present += int((~is_gap).sum())
         self._sum = self._sum + vectors[~is_gap].sum(axis=0)
 
@@ -573,8 +573,8 @@ class TextFormatSearch:
     >>> search = TextFormatSearch(TEXT_FORMATS)
     >>> search.add(pa.array(["1,5", None, "12", "1.234,50-"]))
     True
-    >>> found, note = search.chosen(with_thousands=False)
-    >>> found.read(pa.array(["1.234,50-"])).to_pylist(), note
+    >>> form, note = search.chosen(with_thousands=False)
+    >>> form.read(pa.array(["1.234,50-"])).to_pylist(), note
     ([-1234.5], 'written with a decimal comma')
     """
 
@@ -586,8 +586,8 @@ class TextFormatSearch:
         """Takes some more values; returns whether any format is left."""
         values = trimmed(column.unique())
         if self._missing.keys() & {*MONEY}:
-            found = pc.replace_substring_regex(values.drop_null(), r"[-+()\d., ]", "").unique().to_pylist()
-            self._currencies.update(found[:5])
+            currencies = pc.replace_substring_regex(values.drop_null(), r"[-+()\d., ]", "").unique().to_pylist()
+            self._currencies.update(currencies[:5])
         if not pc.all(pc.match_substring_regex(values, r"\d"), min_count=0).as_py():  # no format is without
             self._missing = {}
         self._missing = {form: missing for form, missing in self._missing.items() if form.fits(values)}
@@ -597,15 +597,15 @@ class TextFormatSearch:
 
     def chosen(self, with_thousands: bool) -> tuple[TextFormat | None, str]:
         """The format to read the column by, if any, and the note for its report; may points be of thousands?"""
-        found = [form for form, missing in self._missing.items() if not missing]
-        if len(self._currencies) > 1 and {*found} & {*MONEY}:
+        shown = [form for form, missing in self._missing.items() if not missing]
+        if len(self._currencies) > 1 and {*shown} & {*MONEY}:
             several = ", ".join(sorted(currency or "none" for currency in self._currencies))
             return None, f"amounts of several currencies ({several}) are not added up"
-        if not found and {form.note for form in self._missing} >= {DAY_FIRST, MONTH_FIRST}:
+        if not shown and {form.note for form in self._missing} >= {DAY_FIRST, MONTH_FIRST}:
             return None, _TWO_DATES
-        legal = [form for form in found if with_thousands or form not in POINTS_OF_THOUSANDS]
+        legal = [form for form in shown if with_thousands or form not in POINTS_OF_THOUSANDS]
         form = legal[0] if legal else None
-        return form, MAY_BE_THOUSANDS if legal[:1] != found[:1] else form.note if form else ""
+        return form, MAY_BE_THOUSANDS if legal[:1] != shown[:1] else form.note if form else ""
 
 
 def trimmed(column: pa.Array) -> pa.Array:

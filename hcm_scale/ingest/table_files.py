@@ -103,15 +103,15 @@ class TableFiles:
             return str(path.relative_to(Path(self.where).parent))
         return path.name if len(self.paths) == 1 else str(path)
 
-    def place(self, row: int) -> str:
+    def describe_row(self, row: int) -> str:
         """A row that was read, as a person finds it: a line of a CSV file, where the header is line 1, else its number.
 
         A CSV with line breaks inside of values, or with empty lines, has it further down.
         """
         at = max(0, bisect_right(self.starts, row) - 1)
         row -= self.starts[at] if self.starts else 0
-        place = f"line {row + 2:,}" if self.is_csv else f"row {row:,}"
-        return f"{place} of {self.name_of(self.paths[at])}" if self.starts and len(self.paths) > 1 else place
+        text = f"line {row + 2:,}" if self.is_csv else f"row {row:,}"
+        return f"{text} of {self.name_of(self.paths[at])}" if self.starts and len(self.paths) > 1 else text
 
     def rows_of(self, table: str) -> str:
         """What stands before places in messages: `table`, and from where rows that have no lines are counted."""
@@ -205,8 +205,8 @@ class TableFiles:
         row = 0
         self.starts.clear()
         if self.table is not None:
-            parts = self.table.select(list(names)).to_batches(_BATCH_ROWS)
-            for batch in _checked_batches(parts, self.where, {name: self._stored_type(name) for name in names}):
+            batches = self.table.select(list(names)).to_batches(_BATCH_ROWS)
+            for batch in _checked_batches(batches, self.where, {name: self._stored_type(name) for name in names}):
                 yield self._finished(batch, names, {})
         for path, values in zip(self.paths, self.folder_values or [{}] * len(self.paths), strict=True):
             stored = [n for n in names if n not in values] or [n for n in self.schema.names if n not in values][:1]
@@ -254,26 +254,26 @@ def open_table(option: str, where: TableSource, max_bytes: int) -> TableFiles:
     if isinstance(where, pa.Table):
         check_distinct(where.schema.names, _NAMES[option])
         return TableFiles((), where.schema, max_bytes, _NAMES[option], where)
-    if len(parts := table_parts(option, str(where))) > 1:
-        return _joined([open_table(option, part, max_bytes) for part in parts], str(where))
+    if len(names := table_parts(option, str(where))) > 1:
+        return _joined([open_table(option, name, max_bytes) for name in names], str(where))
     paths = _find_paths(option, str(where))
     schema = _schema_of(paths[0])
     if not _is_parquet(paths[0]) and pa.binary() in schema.types:  # what the CSV reader makes of other than UTF-8
         raise InputError(_not_utf8(paths[0]))
     check_distinct(schema.names, paths[0].name)
     values = [
-        {name: value for name, value in found.items() if name not in schema.names}
-        for found in _folder_values(option, str(where), paths)
+        {name: value for name, value in of_path.items() if name not in schema.names}
+        for of_path in _folder_values(option, str(where), paths)
     ]
     for name in values[0]:
-        schema = schema.append(pa.field(name, _type_of_texts([found[name] for found in values])))
+        schema = schema.append(pa.field(name, _type_of_texts([of_path[name] for of_path in values])))
     return TableFiles(paths, schema, max_bytes, str(where), folder_values=tuple(values))
 
 
 def table_parts(option: str, where: str) -> list[str]:
     """The tables that an option names: of nodes one a type, with commas between them."""
     is_one = option != "graph.nodes" or Path(where).exists() or "://" in where
-    return [where] if is_one else [part.strip() for part in where.split(",")]
+    return [where] if is_one else [name.strip() for name in where.split(",")]
 
 
 def _joined(tables: Sequence[TableFiles], where: str) -> TableFiles:
@@ -287,7 +287,7 @@ def _joined(tables: Sequence[TableFiles], where: str) -> TableFiles:
         named = Path(table.where) if Path(table.where).exists() else table.paths[0].parent
         lacks: _FolderValues = {name: None for name in fields if name not in table.kinds}
         lacks |= {TYPE: named.name.split(".")[0]} if TYPE in lacks else {}
-        values += [lacks | found for found in table.folder_values]
+        values += [lacks | own for own in table.folder_values]
     paths = tuple(path for table in tables for path in table.paths)
     schema, limit = pa.schema([*fields.values()]), tables[0].max_bytes
     return TableFiles(paths, schema, limit, where, casts={TYPE: pa.string()}, folder_values=tuple(values))
@@ -303,9 +303,11 @@ def check_distinct(names: Iterable[Any], what: str) -> None:
 
 def columns_of_later_files(table: TableFiles) -> dict[str, tuple[str, str]]:
     """Type and file of each column that the first file has not, which is not read; of several files the first."""
-    later = [(column, table.name_of(path)) for path in reversed(table.paths[1:]) for column in _schema_of(path)]
-    others = {column.name: (str(column.type), name) for column, name in later if column.name not in table.kinds}
-    return dict(reversed(others.items()))
+    others: dict[str, tuple[str, str]] = {}
+    for path in table.paths[1:]:
+        for column in (column for column in _schema_of(path) if column.name not in table.kinds):
+            others.setdefault(column.name, (str(column.type), table.name_of(path)))
+    return others
 
 
 def _schema_of(path: Path) -> pa.Schema:
@@ -328,8 +330,8 @@ def files_at(where: str) -> list[Path]:
     path = Path(where)
     if path.is_file():
         return [path]
-    found = _files_below(path) if path.is_dir() else map(Path, glob.glob(where, recursive=True))  # noqa: PTH207
-    return sorted(p for p in found if p.is_file() and not is_hidden(p, path))
+    paths = _files_below(path) if path.is_dir() else map(Path, glob.glob(where, recursive=True))  # noqa: PTH207
+    return sorted(p for p in paths if p.is_file() and not is_hidden(p, path))
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
@@ -356,18 +358,18 @@ def is_hidden(path: PurePath, named: PurePath) -> bool:
 
 def _find_paths(option: str, where: str) -> tuple[Path, ...]:
     """The files of the table at a file, folder or glob, sorted; `option` is its name in messages."""
-    found = files_at(where)
+    paths = files_at(where)
     if Path(where).is_dir():
-        found = [p for p in found if p.name.endswith(PARQUET + CSV)]
-    if not found:
+        paths = [p for p in paths if p.name.endswith(PARQUET + CSV)]
+    if not paths:
         raise InputError(f"{option}={where!r} names no Parquet or CSV file; legal are a file, a folder or a glob")
-    if not any(all(path.name.endswith(endings) for path in found) for endings in (PARQUET, CSV)):
+    if not any(all(path.name.endswith(endings) for path in paths) for endings in (PARQUET, CSV)):
         raise InputError(
-            f"{option}={where!r} must name files of one kind, {PARQUET} or {CSV}; found {found[0].name} ..."
+            f"{option}={where!r} must name files of one kind, {PARQUET} or {CSV}; found {paths[0].name} ..."
         )
-    once = {resolved(path): path for path in sorted(found, key=lambda path: (len(path.parts), path), reverse=True)}
-    if len(once) < len(found):  # rows of a file that links lead to as well would count twice
-        _warn_of_links(where, len(found) - len(once))
+    once = {resolved(path): path for path in sorted(paths, key=lambda path: (len(path.parts), path), reverse=True)}
+    if len(once) < len(paths):  # rows of a file that links lead to as well would count twice
+        _warn_of_links(where, len(paths) - len(once))
     return tuple(sorted(once.values()))
 
 
@@ -670,8 +672,8 @@ def as_arrow(data: Any, what: str) -> pa.Table:
 
 def join_tables(tables: Mapping[Any, Any]) -> pa.Table:
     """One node table of those of several types, by type; a column that a table lacks is null there."""
-    found = {str(name): as_arrow(table, f"the table of {name!r}") for name, table in tables.items()}
-    typed = (t if TYPE in t.column_names else t.append_column(TYPE, pa.repeat(n, len(t))) for n, t in found.items())
+    by_type = {str(name): as_arrow(table, f"the table of {name!r}") for name, table in tables.items()}
+    typed = (t if TYPE in t.column_names else t.append_column(TYPE, pa.repeat(n, len(t))) for n, t in by_type.items())
     with reading("the node tables have columns of one name and several kinds"):
         return pa.concat_tables(typed, promote_options="permissive")
 

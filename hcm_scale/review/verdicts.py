@@ -91,9 +91,9 @@ def append(run_dir: Path, given: Iterable[tuple[Any, str]], by: str | None = Non
     _append(run_dir, lines)
 
 
-def append_known(run_dir: Path, known: pa.Table) -> None:
+def append_known(run_dir: Path, given: pa.Table) -> None:
     """Adds verdicts of another run with their time and author: rows of a `Verdicts.table`."""
-    for batch in known.to_batches(_LINES_AT_ONCE):
+    for batch in given.to_batches(_LINES_AT_ONCE):
         rows = batch.to_pylist()
         _append(run_dir, [_line(row["id"], NAMES[row["code"]], _stamp(row["by"] or "", row["time"])) for row in rows])
 
@@ -159,26 +159,26 @@ def _slices(path: Path, notes: list[str]) -> Iterator[pa.Table]:
     """Lines of the file, some at a time; adds to `notes` what was left out."""
     number, num_torn = 1, 0
     with open(path, "rb") as stream:
-        while part := stream.read(_SLICE_BYTES):
-            part += stream.readline()
-            if not part.endswith(b"\n") and not _is_whole(part.rpartition(b"\n")[2]):
-                part += _TORN
-            if _TORN in part:
-                part, count = re.subn(rb"(?m)^.*#torn$", b"", part)
+        while chunk := stream.read(_SLICE_BYTES):
+            chunk += stream.readline()
+            if not chunk.endswith(b"\n") and not _is_whole(chunk.rpartition(b"\n")[2]):
+                chunk += _TORN
+            if _TORN in chunk:
+                chunk, count = re.subn(rb"(?m)^.*#torn$", b"", chunk)
                 num_torn += count
-            yield _parse(path, part, number)
-            number += part.count(b"\n")
+            yield _parse(path, chunk, number)
+            number += chunk.count(b"\n")
     if num_torn:
         notes.append(f"{FILE}: unfinished lines that a stopped program left ({num_torn}); all others are read")
 
 
-def _parse(path: Path, part: bytes, first: int) -> pa.Table:
+def _parse(path: Path, chunk: bytes, first: int) -> pa.Table:
     """The lines of a part of the file, which begins with line number `first`."""
     try:
-        return _read_lines(part)
+        return _read_lines(chunk)
     except ValueError as error:
         why = str(error)
-    for number, line in enumerate(part.split(b"\n"), first):
+    for number, line in enumerate(chunk.split(b"\n"), first):
         if not _is_whole(line):
             shown = line[:80].decode(errors="replace")
             legal = f'legal is {{"id":"...","verdict":"..."}}, with one of {", ".join(NAMES)}'
@@ -193,11 +193,11 @@ def _read_lines(text: bytes) -> pa.Table:
     if not text.strip():
         return _SCHEMA.empty_table()
     options = pajson.ParseOptions(explicit_schema=_SCHEMA, unexpected_field_behavior="ignore")
-    found = pajson.read_json(io.BytesIO(text), parse_options=options)
-    found.validate(full=True)
-    if found["id"].null_count or not pc.all(pc.is_in(found["verdict"], pa.array(NAMES))).as_py():
+    lines = pajson.read_json(io.BytesIO(text), parse_options=options)
+    lines.validate(full=True)
+    if lines["id"].null_count or not pc.all(pc.is_in(lines["verdict"], pa.array(NAMES))).as_py():
         raise ValueError("a line has no id, or no verdict")
-    return found
+    return lines
 
 
 def _is_whole(line: bytes) -> bool:
@@ -230,14 +230,14 @@ def read_table(source: TableSource, id_names: Sequence[str] = ()) -> tuple[pa.Ta
     for name in (key, verdict):  # floats of Parquet and pandas are whole numbers beside gaps
         is_float = pa.types.is_floating(table.type_of(name)) and not table.is_csv
         table = table.with_casts({name: pa.int64() if is_float else pa.large_string()})
-    parts, row = [pa.schema([("id", pa.large_string()), ("code", pa.int8())]).empty_table()], 0
+    chunks, row = [pa.schema([("id", pa.large_string()), ("code", pa.int8())]).empty_table()], 0
     for batch in table.batches([key, verdict]):
         ids, words = (batch[name].cast(pa.large_string()) for name in (key, verdict))
         ids = pc.utf8_trim_whitespace(ids) if are_numbers else ids  # spaces before a number are no part of it
-        parts.append(_read_batch(table, ids, words, row))
+        chunks.append(_read_batch(table, ids, words, row))
         row += len(batch)
-    found = pa.concat_tables(parts)
-    return found, f"{len(found):,} verdicts of {row:,} rows in {table.origin}: id in column {key}, verdict in {verdict}"
+    given = pa.concat_tables(chunks)
+    return given, f"{len(given):,} verdicts of {row:,} rows in {table.origin}: id in column {key}, verdict in {verdict}"
 
 
 def _verdict_column(table: TableFiles, names: Sequence[str]) -> str:
@@ -277,8 +277,8 @@ def _read_batch(table: TableFiles, ids: pa.Array, verdicts: pa.Array, first: int
     for is_wrong, what in ((code == -1, no_verdict), (nameless & (code >= 0), "a verdict without an id")):
         if is_wrong.any():
             row = int(np.argmax(is_wrong))
-            place = f"{table.rows_of(table.origin)}, {table.place(first + row)}"
-            raise InputError(f"{place}: {what.format(verdicts[row].as_py())}")
+            where = f"{table.rows_of(table.origin)}, {table.describe_row(first + row)}"
+            raise InputError(f"{where}: {what.format(verdicts[row].as_py())}")
     return pa.table({"id": ids, "code": code}).filter(pa.array(code >= 0))
 
 
@@ -292,11 +292,11 @@ def find_nodes(graph: Graph, ids: pa.Array) -> NDArray[np.int64]:
         return np.where((numbers >= 0) & (numbers < graph.num_nodes), numbers, -1)
     out = np.full(len(ids), -1)
 
-    def look_up(part: slice) -> None:
-        some = own.slice(part.start, part.stop - part.start).cast(wanted.type)
-        place = pc.index_in(some, wanted).fill_null(-1).to_numpy()
-        (found,) = np.nonzero(place >= 0)
-        out[place[found]] = part.start + found
+    def look_up(rows: slice) -> None:
+        some = own.slice(rows.start, rows.stop - rows.start).cast(wanted.type)
+        wanted_at = pc.index_in(some, wanted).fill_null(-1).to_numpy()
+        (held,) = np.nonzero(wanted_at >= 0)
+        out[wanted_at[held]] = rows.start + held
 
     run_in_slices(graph.num_nodes, look_up, max(1 << 20, len(ids)))
     return out

@@ -148,7 +148,7 @@ def _tables(graph: schema.TablesGraph, known: list[readers.Encoding] | None) -> 
 
     def read(out: Path) -> Graph:
         with fetched_files(out, places, PARQUET + CSV) as (edges, nodes):
-            return readers.read_tables(out, str(edges), nodes, **table_options(graph), known=known)
+            return readers.read_tables(out, str(edges), nodes, **table_options(graph), trained=known)
 
     return read
 
@@ -197,7 +197,7 @@ def _sql(graph: schema.SqlGraph, known: list[readers.Encoding] | None) -> Reader
         with query_tables(out, graph.path, _queries(graph)) as paths:
             options = table_options(graph)
             options["columns"] = _guessed(graph, paths, options["columns"])
-            return readers.read_tables(out, *paths, **options, known=known, origin=", ".join(_queries(graph)))
+            return readers.read_tables(out, *paths, **options, trained=known, origin=", ".join(_queries(graph)))
 
     return read
 
@@ -224,7 +224,7 @@ def _plugin(graph: schema.ReaderGraph, known: list[readers.Encoding] | None) -> 
     def read(out: Path) -> Graph:
         tables, options = _plugin_tables(graph), table_options(graph)
         options["columns"] = _guessed(graph, tables, options["columns"])
-        return readers.read_tables(out, *tables, **options, known=known, origin=graph.path)
+        return readers.read_tables(out, *tables, **options, trained=known, origin=graph.path)
 
     return read
 

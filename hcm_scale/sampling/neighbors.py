@@ -161,7 +161,7 @@ class TorchSparseSampler(NeighborSampler):
         if any(limit < 2 for limit in self.limits):
             raise ValueError(f"fan-outs of {self.limits}: backend='torch_sparse' needs 2 or more")
         self._sample_adj = import_sample_adj()
-        self._graph = [torch.from_numpy(np.array(part, np.int64)) for part in (self.indptr, self.indices)]
+        self._graph = [torch.from_numpy(np.array(array, np.int64)) for array in (self.indptr, self.indices)]
 
     def __call__(self, seeds: NDArray[np.int64], step: int) -> Drawn:
         nodes = self._checked(seeds)
@@ -206,10 +206,10 @@ def import_sample_adj() -> Callable[..., Any]:
 
 
 def _uniform_over_actual(
-    place: NDArray[np.int64], degree: NDArray[np.int64], drawn: NDArray[np.int64]
+    position: NDArray[np.int64], degree: NDArray[np.int64], drawn: NDArray[np.int64]
 ) -> NDArray[np.float32]:
     """How much likelier a uniform draw is to take the neighbour at this place of the row than torch-sparse is."""
-    late = place >= degree - drawn
+    late = position >= degree - drawn
     likely = (drawn - late) / np.maximum(degree - 1, 1)
     return np.where(drawn == degree, 1.0, drawn / degree / np.maximum(likely, 1e-9)).astype(np.float32)
 
@@ -325,12 +325,12 @@ def relabel(entries, position, base, nodes, count, out):
     for e in range(len(entries)):
         prefetch(position, entries[min(e + _AHEAD, last)])
         v = entries[e]
-        known = position[v] - base
-        is_new = known < 0
-        place = count if is_new else known
+        old = position[v] - base
+        is_new = old < 0
+        number = count if is_new else old
         nodes[count] = v
-        position[v] = base + place
-        out[e] = place
+        position[v] = base + number
+        out[e] = number
         count += 1 if is_new else 0
     return count
 
@@ -377,9 +377,9 @@ def weigh_edges(graph, weights, begins, degrees, starts, entries, out):
 def gather(x, nodes, out):
     width, last = x.shape[1], len(nodes) - 1
     for i in range(len(nodes)):
-        place = nodes[min(i + _AHEAD, last)] * width
-        prefetch(x, place)
-        prefetch(x, place + width - 1)
+        offset = nodes[min(i + _AHEAD, last)] * width
+        prefetch(x, offset)
+        prefetch(x, offset + width - 1)
         row = x[nodes[i]]
         for k in range(width):
             out[i, k] = row[k]
