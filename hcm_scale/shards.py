@@ -17,10 +17,8 @@ until the folder is sealed.
 Each step reads only the disk, so that several processes can share the work with a barrier between the steps. A folder
 holds the shards of one plan; the caller ensures that. Rows of a shard are grouped by class, put in a random order keyed
 by (seed, shard, class), and cut into row groups: every row group is a uniform sample of its shard's pairs of that
-class, so a reader that takes a few of them meets many sources. Encodings, measured on a million pairs of a million-node
-graph (bytes a row / milliseconds to read a row group): u dictionary, v delta-packed, no codec 4.0 / 0.8; the same with
-zstd 4.0 / 0.8; u dictionary, v byte-stream-split, zstd 3.7 / 1.2; all plain 8.0 / 0.7. Each is written in about 50 ns a
-row. The first was chosen: small, no codec to wait for. Memory: the shard twice, and its encoded bytes.
+class, so a reader that takes a few of them meets many sources. u is a dictionary, v is delta-packed, without a codec to
+wait for: half the bytes of plain columns. Memory: the shard twice, and its encoded bytes.
 
 Reading. Opening reads the manifest and the sizes of the shards. A read opens one file, checks its pages against their
 checksums and closes it: about 0.6 ms for 65,536 pairs, no file held open, so any thread may read. The footer, for which

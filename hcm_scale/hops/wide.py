@@ -15,8 +15,7 @@ every source. What no level reached, ~seen, is the last class, followed by the i
 
 On a skewed graph a few hubs fill a row, so `pull` reads few arcs of a node that all sources of the block reach; one
 source that reaches little spoils that for the others. Blocks therefore share sources of like strength
-(`layout.by_strength`): of 4,096 sources of an R-MAT graph, blocks of 512 read .25 of the arcs in the third level where
-blocks in the order of the sources read all. Columns of a block are in the order of the sources.
+(`layout.by_strength`). Columns of a block are in the order of the sources.
 
 Sampling. A class is a matrix of bits, a row per node and a column per source, in a fixed order of the nodes (`layout`).
 A sample of a column is therefore a set of ranks, and can be drawn from the column's size before it is known which nodes

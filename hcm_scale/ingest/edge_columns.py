@@ -18,8 +18,9 @@ some sources show the usual share. Explanations undo both. A value is round wher
 digits before zeros. Burstiness is (deviation - mean) / (deviation + mean) of the pauses between rows, times
 n / (n + 10). Self loops do not count; the last day is that of the table.
 
-Rows are read from the records of tables.py. Nodes are taken in ranges of 4 million nodes and ends of rows, each range
-in one pass over the records, so that memory is that of one range: half a gigabyte.
+A kind of column is one class, which says what its field `of NAME` of a record of tables.py holds: `NumberColumn` the
+number, `TextColumn` the code of a text, `TimeColumn` days since 1970. Nodes are taken in ranges of 4 million nodes and
+ends of rows, each range in one pass over the records, so that memory is that of one range: half a gigabyte.
 """
 
 from collections.abc import Callable, Iterator, Sequence
