@@ -147,7 +147,7 @@ class StrangeEdges:
         shares = (_share_above(others, own) for others, own in zip(scale.sample, surprise, strict=True))
         reasons = [
             EdgeReason(kind, finite(value), finite(middle), share)
-            for kind, value, middle, share in zip(KINDS, numbers.as_told()[:, 0], usual, shares, strict=True)
+            for kind, value, middle, share in zip(KINDS, numbers.display_values()[:, 0], usual, shares, strict=True)
         ]
         is_ranked = graph.num_edges <= _FEW
         own, others = surprise.sum(keepdims=True), self.ranked.surprise if is_ranked else scale.sample.sum(axis=0)

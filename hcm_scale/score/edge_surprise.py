@@ -74,7 +74,7 @@ class EdgeNumbers(NamedTuple):
         lacking = np.log1p(self.expected) - np.log1p(self.shared)
         return np.stack([self.hop, self.around, self.unlike, lacking]).astype(np.float64)
 
-    def as_told(self) -> Values:
+    def display_values(self) -> Values:
         """A row for each kind, in the units that a reader is told."""
         return np.stack([self.hop, self.around, self.unlike, self.shared]).astype(np.float64)
 
@@ -212,7 +212,7 @@ def edge_scale(data: EdgeData) -> EdgeScale:
     numbers = data.numbers(np.arange(0, num_edges, max(1, -(-num_edges // _SAMPLE))))
     found, inverse, counts = np.unique(data.classes(numbers), return_inverse=True, return_counts=True)
     by_class = np.split(np.argsort(inverse, kind="stable"), np.cumsum(counts)[:-1])
-    of_kinds, as_told = numbers.of_kinds(), numbers.as_told()
+    of_kinds, display_values = numbers.of_kinds(), numbers.display_values()
     middle, spread = np.zeros((len(KINDS), len(found) + 1)), np.ones((len(KINDS), len(found) + 1))
     usual = np.full_like(middle, np.nan)
     for row, kind in enumerate(KINDS):
@@ -221,7 +221,7 @@ def edge_scale(data: EdgeData) -> EdgeScale:
         for place, near in enumerate(_nearest_large(found, counts)):
             edges = by_class[near] if near >= 0 else by_class[place][:0]
             if near == place:
-                usual[row, place], _ = _middle_and_spread(as_told[row, edges])
+                usual[row, place], _ = _middle_and_spread(display_values[row, edges])
             if kind != "shared" and len(edges):
                 middle[row, place], spread[row, place] = _middle_and_spread(of_kinds[row, edges])
     has_triangles = float(numbers.shared.any())  # a graph of two sides has none: chance alone would count

@@ -63,7 +63,7 @@ _TYPES |= {"weight_median": float | None}
 _DROPPED = {"similarity": str, "ratio": float, "threshold": float | None, "dropped_at_threshold": float}
 _WEIGHTS, _MARKS, _FEATURES = "weights.npy", "dropped.npy", "x.npy"
 _PARTS = "parts"
-Room = Callable[..., NDArray[Any]]  # (shape, dtype) -> an uninitialised array
+Allocator = Callable[..., NDArray[Any]]  # (shape, dtype) -> an uninitialised array
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +77,7 @@ class Purified:
     num_edges: int
     fingerprint: str  # of the purified graph
     of: Graph | None  # the given graph
-    room: Room
+    room: Allocator
     weight_median: float | None = None  # by which weights of edges became strengths; None where there are none
 
     @cached_property
@@ -258,7 +258,7 @@ def _write(
     return opened
 
 
-def open_purified(folder: Path, of: Graph | None = None, room: Room | None = None) -> Purified:
+def open_purified(folder: Path, of: Graph | None = None, room: Allocator | None = None) -> Purified:
     """A finished folder, whoever wrote it; FolderError where its parts do not fit each other, or the graph `of`.
 
     Without `of` there is no graph and there are no features. `room` makes the arrays of both.
