@@ -280,7 +280,7 @@ def _rows(x: Any) -> DenseRows | SparseRows | None:
         return SparseRows.of(_entries(x))
     if x.dim() != 2:
         raise InputError(f"x has shape {tuple(x.shape)}; legal is (n, d)")
-    return DenseRows.of(x, convert=lambda block: block.detach().float().cpu().numpy())
+    return DenseRows(x, convert=lambda block: block.detach().float().cpu().numpy())
 
 
 def _entries(matrix: Any) -> Any:

@@ -197,7 +197,7 @@ def read_mat(out: Path | str, path: Path, keys: Mapping[str, str], policy: Polic
         x: SparseRows | DenseRows | None = None
         if "attributes" in chosen:
             matrix = _matrix(chosen["attributes"], adjacency.shape[0])
-            x = DenseRows.of(matrix) if isinstance(matrix, np.ndarray) else SparseRows.of(matrix)
+            x = DenseRows(matrix) if isinstance(matrix, np.ndarray) else SparseRows.of(matrix)
         y = chosen["label"].dense() if "label" in chosen else None
         return write_arrays(out, path.name, edges, x, y, policy)
 

@@ -243,7 +243,7 @@ def _nonzero(entries: Iterator[WeightedChunk]) -> Iterator[WeightedChunk]:
 def _attributes(arrays: Arrays) -> DenseRows | SparseRows | None:
     if "x" in arrays:
         x = arrays["x"].require(NUMBERS, "numbers of shape (n, d)", dims=2)
-        return DenseRows.of(np.ascontiguousarray(x))  # one stored by columns is loaded whole
+        return DenseRows(np.ascontiguousarray(x))  # one stored by columns is loaded whole
     if "x_indptr" not in arrays or "x_indices" not in arrays:
         return None
     indptr = np.array(arrays["x_indptr"].require(INTEGERS, "integers of shape (n + 1)", dims=1))
@@ -278,7 +278,7 @@ def _attributes_in_memory(x: Any) -> DenseRows | SparseRows | None:
     dense = np.asarray(x.detach().cpu() if hasattr(x, "detach") else x)
     if dense.ndim != 2 or dense.dtype.kind not in NUMBERS:
         raise InputError(f"attributes have shape {dense.shape} and type {dense.dtype}; legal are numbers (n, d)")
-    return DenseRows.of(dense, _column_names(x))
+    return DenseRows(dense, _column_names(x))
 
 
 def _column_names(x: Any) -> tuple[str, ...]:
