@@ -272,8 +272,12 @@ def write_shard(
 
     The small file beside it, which declares it finished, comes second.
     """
-    u, v, starts = _in_order(plan, index, u, v, hop)
-    data = _encode(plan, u, v, starts)
+    starts = np.cumsum(np.bincount(hop, minlength=plan.classes + 1)).astype(np.int64)
+    grouped = np.empty(len(u), plan.index_type), np.empty(len(v), plan.index_type)
+    group_by_class(u, v, hop, starts[:-1].copy(), *grouped)
+    for klass, (start, stop) in enumerate(pairwise(starts), 1):
+        shuffle_pairs(key(plan.seed, _ORDER, index, klass), *(ends[start:stop] for ends in grouped))
+    data = _encode(plan, *grouped, starts)
     name = plan.shard_name(index)
     files.write_bytes(folder / f"{name}.parquet", data)
     footer_bytes = int.from_bytes(data[-_TAIL_BYTES:-4], "little") + _TAIL_BYTES
@@ -291,19 +295,6 @@ def write_shard(
     )
     files.write_sealed(folder / f"{name}.json", shard.to_json())
     return shard
-
-
-def _in_order(
-    plan: LabelPlan, index: int, u: NDArray[Any], v: NDArray[Any], hop: NDArray[np.uint8]
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64]]:
-    """The pairs of a shard grouped by class and shuffled within each: u, v, and starts (C + 1,) of the classes."""
-    starts = np.cumsum(np.bincount(hop, minlength=plan.classes + 1)).astype(np.int64)
-    out_u = np.empty(len(u), plan.index_type)
-    out_v = np.empty(len(v), plan.index_type)
-    group_by_class(u, v, hop, starts[:-1].copy(), out_u, out_v)
-    for klass, (start, stop) in enumerate(pairwise(starts), 1):
-        shuffle_pairs(key(plan.seed, _ORDER, index, klass), out_u[start:stop], out_v[start:stop])
-    return out_u, out_v, starts
 
 
 def _encode(plan: LabelPlan, u: NDArray[Any], v: NDArray[Any], starts: NDArray[np.int64]) -> bytes:

@@ -111,17 +111,13 @@ def open_file_system(option: str, url: str) -> tuple[Any, str]:
                 raise ValueError("it names no bucket")
             system, root = fs.FileSystem.from_uri(f"{scheme}://{bucket}")
             return system, f"{root}/{path}".rstrip("/")
-        return fs.PyFileSystem(fs.FSSpecHandler(_fsspec(option, url, scheme))), url
+        try:
+            import fsspec
 
-
-def _fsspec(option: str, url: str, scheme: str) -> Any:
-    try:
-        import fsspec
-
-        return fsspec.filesystem(scheme)
-    except ImportError as error:
-        more = f"{scheme}:// needs the extra remote, pip install 'hcm-scale[remote]', or a package of its own"
-        raise ValueError(f"{option}={url}: {more} ({error})") from error
+            return fs.PyFileSystem(fs.FSSpecHandler(fsspec.filesystem(scheme))), url
+        except ImportError as error:
+            more = f"{scheme}:// needs the extra remote, pip install 'hcm-scale[remote]', or a package of its own"
+            raise ValueError(f"{option}={url}: {more} ({error})") from error
 
 
 @contextlib.contextmanager
@@ -133,13 +129,10 @@ def naming_failures(option: str, url: str, after: str = "") -> Iterator[None]:
         is_full = getattr(error, "errno", None) == errno.ENOSPC
         if isinstance(error, ImportError) or is_full or str(error).startswith(f"{option}="):
             raise
-        raise ValueError(hide_secrets(f"{option}={url}: {_one_line(error)}{after}")) from error
-
-
-def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    said = next((words for code, words in _SAID.items() if code in text), "")
-    return said or re.sub(r" \(Request ID: [^)]*\)", "", text)[:300]
+        text = " ".join(str(error).split()) or type(error).__name__
+        short = re.sub(r" \(Request ID: [^)]*\)", "", text)[:300]
+        said = next((words for code, words in _SAID.items() if code in text), short)
+        raise ValueError(hide_secrets(f"{option}={url}: {said}{after}")) from error
 
 
 def copy_files_to(option: str, url: str, paths: Sequence[Path], after: str) -> None:
