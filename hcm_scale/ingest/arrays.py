@@ -215,24 +215,19 @@ def _write_sparse(folder: Path, rows: SparseRows, nonfinite: str, added: int) ->
     bad.add(wrong, lambda i: f"row {np.searchsorted(rows.indptr, i, 'right') - 1:,} column {rows.indices[i]}")
     if nonfinite == "error":
         bad.check()
-    if bad.count:
-        rows = _replaced(rows, wrong, nonfinite)
+    if bad.count:  # they become zero, and vanish, or the mean of their column over all other rows
+        data = np.where(wrong, 0, rows.data).astype(np.float32)
+        if nonfinite == "mean":
+            used, columns = np.unique(rows.indices, return_inverse=True)  # there may be far more columns than entries
+            total = np.bincount(columns, data.astype(np.float64), len(used))
+            good = rows.shape[0] - np.bincount(columns[wrong], minlength=len(used))
+            data[wrong] = (total / np.maximum(good, 1))[columns[wrong]]
+        rows = SparseRows.of(sparse.csr_array((data, rows.indices, rows.indptr), shape=rows.shape))
     indptr = np.concatenate([rows.indptr, np.full(added, rows.indptr[-1])]) if added else rows.indptr
     save_npy(folder / "x_indptr.npy", np.asarray(indptr, np.int64))
     save_npy(folder / "x_indices.npy", np.asarray(rows.indices, np.int32))
     save_npy(folder / "x_data.npy", np.asarray(rows.data, np.float32))
     return FeatureCounts(num_columns=rows.num_columns, imputed=added, nonfinite=bad.count)
-
-
-def _replaced(rows: SparseRows, wrong: NDArray[np.bool_], nonfinite: str) -> SparseRows:
-    """Entries that are not finite become zero (and vanish) or the mean of their column over all other rows."""
-    data = np.where(wrong, 0, rows.data).astype(np.float32)
-    if nonfinite == "mean":
-        used, columns = np.unique(rows.indices, return_inverse=True)  # there may be far more columns than entries
-        total = np.bincount(columns, data.astype(np.float64), len(used))
-        good = rows.shape[0] - np.bincount(columns[wrong], minlength=len(used))
-        data[wrong] = (total / np.maximum(good, 1))[columns[wrong]]
-    return SparseRows.of(sparse.csr_array((data, rows.indices, rows.indptr), shape=rows.shape))
 
 
 def check_keys(keys: Mapping[str, str], roles: Iterable[str], held: Iterable[str], file: str) -> None:

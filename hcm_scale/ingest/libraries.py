@@ -239,9 +239,13 @@ def _fetch(name: str, root: Path, max_bytes: int, trust_pickle: bool) -> Any:
         raise ValueError(
             f"graph.dataset={name!r}: {class_name} takes {', '.join(needed) or 'no part'}; legal is Class or Class/name"
         )
-    for path in (root / class_name).rglob("*.pt"):
-        if zipfile.is_zipfile(path):
-            _check_archive(path, max_bytes)
+    for path in filter(zipfile.is_zipfile, (root / class_name).rglob("*.pt")):
+        with reading(f"{path} is no file of torch"), zipfile.ZipFile(path) as archive:
+            unpacked = sum(member.file_size for member in archive.infolist())
+            check_growth(str(path), path.stat().st_size, unpacked, max_bytes)
+            if (torn := archive.testzip()) is not None:  # torch passes checksums over
+                remedy = "remove it to have it made again"
+                raise InputError(f"{path} is damaged: {torn} in it is not as it was written; {remedy}")
     try:
         with (
             contextlib.nullcontext() if trust_pickle else _without_pickles(f"graph.dataset={name!r}"),
@@ -250,16 +254,6 @@ def _fetch(name: str, root: Path, max_bytes: int, trust_pickle: bool) -> Any:
             return maker(**options)
     except OSError as error:  # URLError is one: no network, no such file, a full disk
         raise InputError(f"graph.dataset={name!r} is not under {root} and could not be downloaded: {error}") from error
-
-
-def _check_archive(path: Path, max_bytes: int) -> None:
-    """Refuses a file of torch that would unpack to too much, or whose checksums, which torch passes over, are wrong."""
-    with reading(f"{path} is no file of torch"), zipfile.ZipFile(path) as archive:
-        unpacked = sum(member.file_size for member in archive.infolist())
-        check_growth(str(path), path.stat().st_size, unpacked, max_bytes)
-        torn = archive.testzip()
-    if torn is not None:
-        raise InputError(f"{path} is damaged: {torn} in it is not as it was written; remove it to have it made again")
 
 
 def _weights(data: Any) -> NDArray[Any] | None:

@@ -278,14 +278,9 @@ def _attributes_in_memory(x: Any) -> DenseRows | SparseRows | None:
     dense = np.asarray(x.detach().cpu() if hasattr(x, "detach") else x)
     if dense.ndim != 2 or dense.dtype.kind not in NUMBERS:
         raise InputError(f"attributes have shape {dense.shape} and type {dense.dtype}; legal are numbers (n, d)")
-    return DenseRows(dense, _column_names(x))
-
-
-def _column_names(x: Any) -> tuple[str, ...]:
-    """The names of the columns of a table; none where x is no table, or its columns are numbered 0, 1, 2, ..."""
     names = list(getattr(x, "column_names" if hasattr(x, "column_names") else "columns", ())) if is_table(x) else []
     check_distinct(names, _TABLE)
-    return () if names == list(range(len(names))) else tuple(map(str, names))
+    return DenseRows(dense, () if names == list(range(len(names))) else tuple(map(str, names)))
 
 
 def _index_ids(x: Any) -> pa.Array | None:

@@ -20,7 +20,7 @@ a row group that the epoch touches. Labels of up to 16 MiB are read once and hel
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,21 +55,16 @@ def pairs_per_class(labels: Labels, *, sampling_ratio: float) -> int:
     """D, the pairs that each class contributes to an epoch."""
     draw = min(math.floor(sampling_ratio * min(labels.counts)), min(labels.stored))
     if draw < 1:
-        raise ValueError(_too_few(labels.counts, sampling_ratio))
+        counts, least = labels.counts, math.ceil(1e4 / min(labels.counts)) / 1e4
+        fewer = range(len(counts) - 1, 1, -1)
+        works = next((c for c in fewer if sampling_ratio * min(*counts[: c - 1], sum(counts[c - 1 :])) >= 1), None)
+        classes = f"hops.classes={works}, " if works else ""
+        raise ValueError(
+            f"sampling.ratio={sampling_ratio} of the smallest class leaves no pair (pairs per class: {list(counts)}): "
+            "the graph is very small, or few nodes are sources; legal here "
+            f"are sampling.ratio={least} .. 1, {classes}or more hops.num_sources"
+        )
     return draw
-
-
-def _too_few(counts: Sequence[int], ratio: float) -> str:
-    """Message for a class that gives no pair: the ratios that would, and the most classes that would at this ratio."""
-    least = math.ceil(1e4 / min(counts)) / 1e4
-    fewer = range(len(counts) - 1, 1, -1)
-    works = next((c for c in fewer if ratio * min(*counts[: c - 1], sum(counts[c - 1 :])) >= 1), None)
-    classes = f"hops.classes={works}, " if works else ""
-    return (
-        f"sampling.ratio={ratio} of the smallest class leaves no pair (pairs per class: {list(counts)}): the graph is "
-        "very small, or few nodes are sources; legal here "
-        f"are sampling.ratio={least} .. 1, {classes}or more hops.num_sources"
-    )
 
 
 def pairs_per_epoch(labels: Labels, *, sampling_ratio: float) -> int:
