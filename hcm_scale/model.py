@@ -472,46 +472,33 @@ def embed_graph(
     if x.shape != (num_nodes, num_attributes):
         raise ValueError(f"x has shape {x.shape}; this graph and model need {(num_nodes, num_attributes)}")
     target = model.head[0].weight.device if device is None else torch.device(device)
-    gcn = gcn_weights(indptr, weights)
-    if not model.is_gcn:
-        return _embed_own(
-            model, indptr, indices, gcn, x, chunk_rows, layers or Layers((num_nodes, model.width), target)
-        )
-    sums = _HostSums(indptr, indices, gcn) if target.type == "cpu" else _DeviceSums(indptr, indices, gcn, target)
-    h: Any = x if target.type == "cpu" else torch.tensor(x, device=target)
-    layers = layers or Layers((num_nodes, model.width), target)
+    gcn, layers = gcn_weights(indptr, weights), layers or Layers((num_nodes, model.width), target)
     own = layers.own([slice(first, min(first + chunk_rows, num_nodes)) for first in range(0, num_nodes, chunk_rows)])
+    h: Any = x if target.type == "cpu" else torch.tensor(x, device=target)
+    if not model.is_gcn:
+        return _embed_own(model, (indptr, indices, gcn), h, own, layers)
+    sums = _HostSums(indptr, indices, gcn) if target.type == "cpu" else _DeviceSums(indptr, indices, gcn, target)
     for depth in range(len(model.encoder)):
         h = _embed_layer(model, depth, h, None if propagated and depth == 0 else sums, own, layers)
     result: Tensor = h
     return result
 
 
-def _embed_own(
-    model: HopModel,
-    indptr: NDArray[np.int64],
-    indices: NDArray[Any],
-    gcn: GcnWeights,
-    x: NDArray[np.float32],
-    chunk_rows: int,
-    layers: Layers,
-) -> Tensor:
+def _embed_own(model: HopModel, graph: tuple[Any, Any, GcnWeights], h: Any, own: list[slice], layers: Layers) -> Tensor:
     """`embed_graph` of another encoder: rows and all their neighbours, a few at a time, pass through one layer.
 
     An encoder with a method `embed(indptr, indices, x)` embeds the graph itself.
     """
-    encoder, device, num_nodes = cast(Any, model.encoder).to(layers.device), torch.device(layers.device), len(x)
+    encoder, device = cast(Any, model.encoder).to(layers.device), torch.device(layers.device)
     if hasattr(encoder, "embed"):
-        return cast(Tensor, encoder.embed(indptr, indices, torch.tensor(x, device=device)))
-    own = layers.own([slice(first, min(first + chunk_rows, num_nodes)) for first in range(0, num_nodes, chunk_rows)])
-    pieces = [piece for rows in own for piece in _cut_by_entries(indptr, rows)]
-    h: Any = x if device.type == "cpu" else torch.tensor(x, device=device)
+        return cast(Tensor, encoder.embed(*graph[:2], torch.as_tensor(np.array(h) if device.type == "cpu" else h)))
+    pieces = [piece for rows in own for piece in _cut_by_entries(graph[0], rows)]
     for depth in range(model.num_layers):
         out = layers.room()
 
         @torch.no_grad()
         def embed(rows: slice, depth: int = depth, h: Any = h, out: Tensor = out) -> None:
-            nodes, block = block_of_rows(indptr, indices, gcn, rows)
+            nodes, block = block_of_rows(*graph, rows)
             near = _take(h, nodes, device) if device.type == "cpu" else h[torch.from_numpy(nodes).to(device)]
             out[rows] = encoder.run_layer(depth, near, _map_tensors(block, lambda tensor: tensor.to(device)))
 

@@ -183,8 +183,10 @@ class TorchSparseSampler(NeighborSampler):
         indices = np.insert(columns, rows[:-1], np.arange(len(targets))).astype(np.int32)
         weights = np.empty(len(indices), np.float32)
         weigh(self.scale, sources, degrees, starts, indices, weights)
-        in_row = arcs - np.repeat(begins, num_drawn)
-        correction = _uniform_over_actual(in_row, np.repeat(degrees, num_drawn), np.repeat(num_drawn, num_drawn))
+        degree, drawn_of = np.repeat(degrees, num_drawn), np.repeat(num_drawn, num_drawn)
+        is_late = arcs - np.repeat(begins, num_drawn) >= degree - drawn_of
+        likely = np.maximum((drawn_of - is_late) / np.maximum(degree - 1, 1), 1e-9)
+        correction = np.where(drawn_of == degree, 1.0, drawn_of / degree / likely).astype(np.float32)
         if self.weights is not None:
             correction *= self.weights[arcs]
         weights *= np.insert(correction, rows[:-1], 1.0)
@@ -203,15 +205,6 @@ def import_sample_adj() -> Callable[..., Any]:
             f"sampling.backend=numba ({error})"
         ) from error
     return torch.ops.torch_sparse.sample_adj
-
-
-def _uniform_over_actual(
-    position: NDArray[np.int64], degree: NDArray[np.int64], drawn: NDArray[np.int64]
-) -> NDArray[np.float32]:
-    """How much likelier a uniform draw is to take the neighbour at this place of the row than torch-sparse is."""
-    late = position >= degree - drawn
-    likely = (drawn - late) / np.maximum(degree - 1, 1)
-    return np.where(drawn == degree, 1.0, drawn / degree / np.maximum(likely, 1e-9)).astype(np.float32)
 
 
 BACKENDS: dict[str, type[NeighborSampler]] = {"numba": NeighborSampler, "torch_sparse": TorchSparseSampler}
