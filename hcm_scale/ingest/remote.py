@@ -13,6 +13,7 @@ a checksum that the database takes of the rows.
 import contextlib
 import functools
 import glob
+import itertools
 import logging
 import os
 import re
@@ -93,7 +94,8 @@ def _fetch(option: str, url: str, folder: Path, endings: tuple[str, ...]) -> str
     named = [info for info in infos if is_file or info.path.endswith(endings)]
     if not named:
         raise InputError(f"{option}={url!r} names no file that ends in one of {', '.join(endings)}")
-    names = [_web_name(url)] if is_file else [info.path[len(root) :].lstrip("/") for info in named]
+    whole = PurePosixPath(url.partition("?")[0] if url.startswith("http") else url)  # what follows a ? is no name
+    names = [whole.name] if is_file else [info.path[len(root) :].lstrip("/") for info in named]
     goals = [folder / name for name in names]
     if not all(goal.resolve().is_relative_to(folder.resolve()) for goal in goals):
         raise InputError(f"{option}={url!r} lists names that lead out of it")
@@ -109,15 +111,6 @@ def _fetch(option: str, url: str, folder: Path, endings: tuple[str, ...]) -> str
     return str(goals[0] if is_file else folder)
 
 
-def _web_name(url: str) -> str:
-    """The name of a file at a URL; what a web address has after a ? is no part of it.
-
-    >>> _web_name("https://x.org/a/edges.csv?key=1/2"), _web_name("s3://bucket/why?.csv")
-    ('edges.csv', 'why?.csv')
-    """
-    return PurePosixPath(url.partition("?")[0] if url.startswith("http") else url).name
-
-
 def _find(option: str, url: str) -> tuple[Any, str, list[Any]]:
     """The file system, the path that files lie below (or the file's own), and what pyarrow knows of each file."""
     from pyarrow import fs
@@ -127,7 +120,8 @@ def _find(option: str, url: str) -> tuple[Any, str, list[Any]]:
         info = system.get_file_info(path)
         if info.type == fs.FileType.File:
             return system, path, [info]
-        root = _fixed_part(path) if info.type == fs.FileType.NotFound else path
+        fixed = itertools.takewhile(lambda name: not glob.has_magic(name), path.split("/"))
+        root = "/".join(fixed) if info.type == fs.FileType.NotFound else path
         try:
             below = system.get_file_info(fs.FileSelector(root, recursive=True))
         except FileNotFoundError:
@@ -139,16 +133,6 @@ def _find(option: str, url: str) -> tuple[Any, str, list[Any]]:
     if not infos:
         raise InputError(f"{option}={url!r} names no file; legal are a file, a folder or a glob")
     return system, root, sorted(infos, key=lambda info: info.path)
-
-
-def _fixed_part(path: str) -> str:
-    """The folders of a path before its first wildcard.
-
-    >>> _fixed_part("bucket/in/day=*/*.csv"), _fixed_part("bucket/none")
-    ('bucket/in', 'bucket/none')
-    """
-    names = path.split("/")
-    return "/".join(names[: next((i for i, name in enumerate(names) if glob.has_magic(name)), len(names))])
 
 
 def _matches(names: tuple[str, ...], pattern: tuple[str, ...]) -> bool:

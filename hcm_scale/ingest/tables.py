@@ -298,8 +298,16 @@ def _open(
     edge_files = edge_files.with_gaps((*ends, columns.type, columns.weight))
     taken = {*ends, columns.type, *columns.categorical}
     edge_files = edge_files.with_text_formats([n for n in edge_files.schema.names if n not in taken], columns.dates)
-    if columns.weight:
-        _check_weight(edge_files, columns)
+    if weight := columns.weight:
+        edge_files.check_columns("graph.weight_column", [weight])
+        kind, said = edge_files.schema.field(weight).type, f"graph.weight_column={weight!r}"
+        if weight in ends:
+            raise InputError(f"{said} names an end of the edges; legal is a column of numbers above 0")
+        if not (is_number(kind) or pa.types.is_null(kind)):
+            raise InputError(
+                f"{said} of {edge_files.origin} is of type {kind}; legal is a column of numbers above 0, all "
+                "with a decimal point (6451.65) or all with a decimal comma (6451,65)"
+            )
     tables = [(edge_files, ends)]
     if nodes is None and (columns.label or columns.attributes or columns.node_type):
         raise ValueError(
@@ -320,26 +328,12 @@ def _open(
     named = [{name: pa.string() for name in columns.categorical if name in each} for each in held]
     tables = [(table.with_casts(casts), of) for (table, of), casts in zip(tables, named, strict=True)]
     typed = [(f"{table.origin}:{n}", table.schema.field(n).type) for table, names in tables for n in names]
-    kind = node_ids.id_kind(typed, columns.id_type)
+    id_kind = node_ids.id_kind(typed, columns.id_type)
     is_auto = columns.id_type == "auto"
-    if is_auto and kind == "integer" and any(_starts_with_text_ids(table, names) for table, names in tables):
-        kind = "text"
-    edge_files, *node_tables = (t.with_casts(_id_casts(t, names, kind, is_auto)) for t, names in tables)
-    return edge_files, node_tables[0] if node_tables else None, kind
-
-
-def _check_weight(table: TableFiles, columns: Columns) -> None:
-    """Refuses a column of weights that is not there, holds no numbers, or names the ends of edges."""
-    option, name = "graph.weight_column", columns.weight or ""
-    table.check_columns(option, [name])
-    kind = table.schema.field(name).type
-    if name in (columns.source, columns.target):
-        raise InputError(f"{option}={name!r} names an end of the edges; legal is a column of numbers above 0")
-    if not (is_number(kind) or pa.types.is_null(kind)):
-        raise InputError(
-            f"{option}={name!r} of {table.origin} is of type {kind}; legal is a column of numbers above 0, all "
-            "with a decimal point (6451.65) or all with a decimal comma (6451,65)"
-        )
+    if is_auto and id_kind == "integer" and any(_starts_with_text_ids(table, names) for table, names in tables):
+        id_kind = "text"
+    edge_files, *node_tables = (t.with_casts(_id_casts(t, names, id_kind, is_auto)) for t, names in tables)
+    return edge_files, node_tables[0] if node_tables else None, id_kind
 
 
 def _starts_with_text_ids(table: TableFiles, names: tuple[str, ...]) -> bool:
