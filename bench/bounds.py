@@ -21,7 +21,7 @@ from hcm_scale.base.spmm import gcn_scale, propagate
 from hcm_scale.features.purify import edge_similarity
 from hcm_scale.hops.label import choose_sources, count_hops
 from hcm_scale.posterior.loop import Chain, run_chain
-from hcm_scale.sampling import make_batch, make_sampler
+from hcm_scale.sampling import NeighborSampler, make_batch
 from hcm_scale.score.nodes import score_nodes
 
 NUM_SOURCES = {"smoke": 64, "quick": 1024, "full": 4096}
@@ -115,7 +115,7 @@ def batch_kernels(size: str) -> Iterator[Kernel]:
     problem = train.prepare(size)
     graph = problem.graph
     x = propagate(graph.indptr, graph.indices, problem.x)
-    sample = make_sampler("numba", graph.indptr, graph.indices, gcn_scale(graph.indptr), [train.FAN_OUT], seed=0)
+    sample = NeighborSampler(graph.indptr, graph.indices, gcn_scale(graph.indptr), [train.FAN_OUT], seed=0)
     batch = make_batch(problem.batches[0], x, sample)
     chain, plan = Chain.start(train.new_model(problem)), replace(PLAN, burn_in_steps=10**9)
     run = lambda: list(run_chain(chain, [batch], plan, num_pairs=10**6, **SAMPLER))  # noqa: E731

@@ -18,7 +18,7 @@ from bench import data, pyg_loaders
 from bench.harness import Case, Contender, Floor
 from hcm_scale.base.spmm import gcn_scale
 from hcm_scale.graph.store import Graph
-from hcm_scale.sampling import make_sampler, prefetch
+from hcm_scale.sampling import NeighborSampler, prefetch
 
 SCALE = {"smoke": 10, "quick": 20, "full": 20}
 NUM_BATCHES = {"smoke": 4, "quick": 100, "full": 400}
@@ -57,7 +57,7 @@ def cases(size: str) -> Iterator[Case]:
 def ours(problem: Problem, workers: int) -> Contender:
     """Batches prepared by `workers` threads, handed over in order."""
     graph = problem.graph
-    sample = make_sampler("numba", graph.indptr, graph.indices, gcn_scale(graph.indptr), FAN_OUTS, seed=0)
+    sample = NeighborSampler(graph.indptr, graph.indices, gcn_scale(graph.indptr), FAN_OUTS, seed=0)
 
     def run() -> list[Any]:
         steps = enumerate(problem.batches)

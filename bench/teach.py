@@ -62,7 +62,7 @@ def trees(num_nodes: int) -> Callable[[], dict[str, Any]]:
     inputs, nodes, is_bad = _given(num_nodes)
     around = np.empty_like(inputs.features)
     neighbor_means(np.arange(num_nodes), inputs.indptr, inputs.indices, np.asarray(inputs.features), around)
-    columns = np.column_stack([*inputs.places.values(), inputs.degree, inputs.features, around]).astype(np.float32)
+    columns = np.column_stack([*inputs.ranks.values(), inputs.degree, inputs.features, around]).astype(np.float32)
     rest = np.setdiff1d(np.random.default_rng(1).permutation(num_nodes)[:NUM_BACKGROUND], nodes)
     rows, label = np.concatenate([nodes, rest]), np.concatenate([is_bad, np.zeros(len(rest), bool)])
 

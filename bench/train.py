@@ -23,7 +23,7 @@ from hcm_scale.base.spmm import gcn_scale, propagate
 from hcm_scale.graph.store import Graph
 from hcm_scale.model import HopModel
 from hcm_scale.posterior.loop import Chain, run_chain
-from hcm_scale.sampling import make_batch, make_sampler, prefetch
+from hcm_scale.sampling import NeighborSampler, make_batch, prefetch
 from hcm_scale.sampling.pairs import PairBatch
 
 SCALE = {"smoke": 10, "quick": 20, "full": 20}
@@ -76,7 +76,7 @@ def ours(problem: Problem, *, exact: bool) -> Contender:
     graph = problem.graph
     x = propagate(graph.indptr, graph.indices, problem.x) if exact else problem.x
     fan_outs = [FAN_OUT] * (1 if exact else 2)
-    sample = make_sampler("numba", graph.indptr, graph.indices, gcn_scale(graph.indptr), fan_outs, seed=0)
+    sample = NeighborSampler(graph.indptr, graph.indices, gcn_scale(graph.indptr), fan_outs, seed=0)
     plan = replace(PLAN, burn_in_steps=len(problem.batches))
 
     def run() -> list[float]:

@@ -201,6 +201,7 @@ class SamplingConfig:
     ratio: float = number(0.3, 0.0001, 1.0)
     fan_out: list[str] = names(["all"])
     hub_cap: int | None = number(256, 1)
+    backend: str = choice("numba", tables.BACKENDS)
     whole_graph: bool = True  # steps on all nodes where a batch's neighbourhood would be most of them
 
 
@@ -350,7 +351,6 @@ _TORCHRUN = "the ranks of several machines are started by torchrun or srun (docs
 _REMOVED = {  # what to do without an option that earlier versions had
     "attributes.standardise": "features are brought to mean 0 and deviation 1",
     "posterior.trend_every": "hcm-scale bench convergence shows what each sample adds",
-    "sampling.backend": "neighbours are drawn by our kernels",
     "sampling.first_hop": "a GCN's first layer sums over all neighbours; model.encoder=sage draws in every layer",
     "shards.shard_pairs": "a file of labels has about a million pairs",
     "world.nodes": _TORCHRUN,

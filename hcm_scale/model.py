@@ -44,8 +44,8 @@ from hcm_scale.base.threads import num_cores, run_in_threads, torch_threads
 CHUNK_ROWS = 65_536  # of `embed_graph`
 _BLOCK_PRODUCTS = 1 << 23  # of `affine`: a quarter of a millisecond of one core, ten times a block's overhead
 _LEAST_ROWS = 256  # of a block; a power of two, as block sizes are, so that all blocks begin at aligned addresses
-_PART_ENTRIES = 1 << 17  # of rows that pass through a layer of another encoder together
-_PART_PRODUCTS = 1 << 20  # of `aggregate`: below a third of a millisecond of work a thread is not worth waking
+_PIECE_ENTRIES = 1 << 17  # of rows that pass through a layer of another encoder together
+_THREAD_PRODUCTS = 1 << 20  # of `aggregate`: below a third of a millisecond of work a thread is not worth waking
 
 
 GENERATOR = threading.Lock()  # of torch, whose state is put back
@@ -70,12 +70,10 @@ class Block:
 
     @staticmethod
     def of(indptr: NDArray[Any], indices: NDArray[Any], weights: NDArray[Any], num_sources: int) -> "Block":
-        """From arrays, sharing their memory."""
         csr = torch.from_numpy(indptr), torch.from_numpy(indices), torch.from_numpy(weights)
         return Block(*csr, len(indptr) - 1, num_sources)
 
     def with_transpose(self) -> "Block":
-        """The same block with its transpose filled in."""
         t_indptr = torch.empty(self.num_sources + 1, dtype=torch.int32)
         t_indices, t_weights = torch.empty_like(self.indices), torch.empty_like(self.weights)
         arrays = self.indptr, self.indices, self.weights, t_indptr, t_indices, t_weights
@@ -326,8 +324,8 @@ def _row_sums(indptr: Tensor, indices: Tensor, weights: Tensor, h: Tensor) -> Te
         return _bag_sums(indptr, indices, weights, h)
     out = torch.empty(len(indptr) - 1, h.shape[1], dtype=h.dtype)
     csr = indptr.numpy(), indices.numpy(), weights.numpy(), h.numpy()
-    parts = min(torch.get_num_threads(), 1 + len(indices) * h.shape[1] // _PART_PRODUCTS)
-    cuts = np.searchsorted(csr[0], np.arange(1, parts) * (len(indices) / parts)).tolist()
+    num_cuts = min(torch.get_num_threads(), 1 + len(indices) * h.shape[1] // _THREAD_PRODUCTS)
+    cuts = np.searchsorted(csr[0], np.arange(1, num_cuts) * (len(indices) / num_cuts)).tolist()
     ranges = list(itertools.pairwise([0, *cuts, len(indptr) - 1]))
     others = [_helpers().submit(csr_row_range, *csr, *cut, out.numpy()) for cut in ranges[1:]]
     csr_row_range(*csr, *ranges[0], out.numpy())
@@ -337,7 +335,6 @@ def _row_sums(indptr: Tensor, indices: Tensor, weights: Tensor, h: Tensor) -> Te
 
 
 def _bag_sums(indptr: Tensor, indices: Tensor, weights: Tensor, h: Tensor) -> Tensor:
-    """CSR times dense by torch alone, on any device."""
     starts = indptr.to(indices.dtype)
     return functional.embedding_bag(
         indices, h, starts, mode="sum", per_sample_weights=weights, include_last_offset=True
@@ -365,19 +362,19 @@ class _Affine(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         g, needs = gradients[0].contiguous(), ctx.needs_input_grad
         of_x = torch.empty_like(x) if needs[0] else None
-        parts: dict[int, tuple[Tensor, Tensor]] = {}
+        gradients_of: dict[int, tuple[Tensor, Tensor]] = {}
 
         @torch.no_grad()
         def block(rows: slice) -> None:
             if of_x is not None:
                 torch.mm(g[rows], weight.T, out=of_x[rows])
-            parts[rows.start] = x[rows].T @ g[rows], g[rows].sum(0)
+            gradients_of[rows.start] = x[rows].T @ g[rows], g[rows].sum(0)
 
         _in_blocks(len(x), weight.numel(), block)
-        of_weight, of_bias = parts.pop(0)
-        for first in sorted(parts):
-            of_weight += parts[first][0]
-            of_bias += parts[first][1]
+        of_weight, of_bias = gradients_of.pop(0)
+        for first in sorted(gradients_of):
+            of_weight += gradients_of[first][0]
+            of_bias += gradients_of[first][1]
         return of_x, of_weight, of_bias if needs[2] else None
 
 
@@ -435,8 +432,8 @@ def _helpers() -> ThreadPoolExecutor:
 class Layers:
     """Where the layers of a graph's embedding are stored, and which rows this process computes: new memory, and all."""
 
-    def __init__(self, shape: tuple[int, int], place: torch.device | str = "cpu") -> None:
-        self.shape, self.place = shape, place
+    def __init__(self, shape: tuple[int, int], device: torch.device | str = "cpu") -> None:
+        self.shape, self.device = shape, device
 
     def own(self, chunks: list[slice]) -> list[slice]:
         """Chunks of rows that this process computes."""
@@ -444,7 +441,7 @@ class Layers:
 
     def room(self) -> Tensor:
         """Storage (n, width) for a layer; the one before it stays, earlier ones may go."""
-        return torch.empty(self.shape, device=self.place)
+        return torch.empty(self.shape, device=self.device)
 
     def whole(self, layer: Tensor) -> Tensor:
         """The layer stored in `room`, when all its rows are computed."""
@@ -474,52 +471,41 @@ def embed_graph(
         raise ValueError(f"chunk_rows={chunk_rows} must be at least 1")
     if x.shape != (num_nodes, num_attributes):
         raise ValueError(f"x has shape {x.shape}; this graph and model need {(num_nodes, num_attributes)}")
-    place = model.head[0].weight.device if device is None else torch.device(device)
-    gcn = gcn_weights(indptr, weights)
-    if not model.is_gcn:
-        return _embed_own(model, indptr, indices, gcn, x, chunk_rows, layers or Layers((num_nodes, model.width), place))
-    sums = _HostSums(indptr, indices, gcn) if place.type == "cpu" else _DeviceSums(indptr, indices, gcn, place)
-    h: Any = x if place.type == "cpu" else torch.tensor(x, device=place)
-    layers = layers or Layers((num_nodes, model.width), place)
+    target = model.head[0].weight.device if device is None else torch.device(device)
+    gcn, layers = gcn_weights(indptr, weights), layers or Layers((num_nodes, model.width), target)
     own = layers.own([slice(first, min(first + chunk_rows, num_nodes)) for first in range(0, num_nodes, chunk_rows)])
+    h: Any = x if target.type == "cpu" else torch.tensor(x, device=target)
+    if not model.is_gcn:
+        return _embed_own(model, (indptr, indices, gcn), h, own, layers)
+    sums = _HostSums(indptr, indices, gcn) if target.type == "cpu" else _DeviceSums(indptr, indices, gcn, target)
     for depth in range(len(model.encoder)):
         h = _embed_layer(model, depth, h, None if propagated and depth == 0 else sums, own, layers)
     result: Tensor = h
     return result
 
 
-def _embed_own(
-    model: HopModel,
-    indptr: NDArray[np.int64],
-    indices: NDArray[Any],
-    gcn: GcnWeights,
-    x: NDArray[np.float32],
-    chunk_rows: int,
-    layers: Layers,
-) -> Tensor:
+def _embed_own(model: HopModel, graph: tuple[Any, Any, GcnWeights], h: Any, own: list[slice], layers: Layers) -> Tensor:
     """`embed_graph` of another encoder: rows and all their neighbours, a few at a time, pass through one layer.
 
     An encoder with a method `embed(indptr, indices, x)` embeds the graph itself.
     """
-    encoder, place, num_nodes = cast(Any, model.encoder).to(layers.place), torch.device(layers.place), len(x)
+    encoder, device = cast(Any, model.encoder).to(layers.device), torch.device(layers.device)
     if hasattr(encoder, "embed"):
-        return cast(Tensor, encoder.embed(indptr, indices, torch.tensor(x, device=place)))
-    own = layers.own([slice(first, min(first + chunk_rows, num_nodes)) for first in range(0, num_nodes, chunk_rows)])
-    parts = [part for rows in own for part in _cut_by_entries(indptr, rows)]
-    h: Any = x if place.type == "cpu" else torch.tensor(x, device=place)
+        return cast(Tensor, encoder.embed(*graph[:2], torch.as_tensor(np.array(h) if device.type == "cpu" else h)))
+    pieces = [piece for rows in own for piece in _cut_by_entries(graph[0], rows)]
     for depth in range(model.num_layers):
         out = layers.room()
 
         @torch.no_grad()
         def embed(rows: slice, depth: int = depth, h: Any = h, out: Tensor = out) -> None:
-            nodes, block = block_of_rows(indptr, indices, gcn, rows)
-            near = _take(h, nodes, place) if place.type == "cpu" else h[torch.from_numpy(nodes).to(place)]
-            out[rows] = encoder.run_layer(depth, near, _map_tensors(block, lambda tensor: tensor.to(place)))
+            nodes, block = block_of_rows(*graph, rows)
+            near = _take(h, nodes, device) if device.type == "cpu" else h[torch.from_numpy(nodes).to(device)]
+            out[rows] = encoder.run_layer(depth, near, _map_tensors(block, lambda tensor: tensor.to(device)))
 
-        if place.type == "cpu" and parts:
-            _share(parts, embed)
+        if device.type == "cpu" and pieces:
+            _share(pieces, embed)
         else:
-            for rows in parts:
+            for rows in pieces:
                 embed(rows)
         h = layers.whole(out)
     return cast(Tensor, h)
@@ -528,7 +514,7 @@ def _embed_own(
 def _cut_by_entries(indptr: NDArray[np.int64], rows: slice) -> list[slice]:
     """Consecutive parts of the rows, cut where they pass a multiple of so many entries."""
     starts = indptr[rows.start : rows.stop + 1]
-    inner = np.searchsorted(starts, np.arange(starts[0] + _PART_ENTRIES, starts[-1], _PART_ENTRIES)) + rows.start
+    inner = np.searchsorted(starts, np.arange(starts[0] + _PIECE_ENTRIES, starts[-1], _PIECE_ENTRIES)) + rows.start
     return [slice(*ends) for ends in itertools.pairwise(np.unique([rows.start, *inner, rows.stop]).tolist())]
 
 
@@ -539,9 +525,9 @@ def block_of_rows(
     entries, own = slice(int(indptr[rows.start]), int(indptr[rows.stop])), np.arange(rows.stop - rows.start)
     starts, near = indptr[rows.start : rows.stop + 1] - entries.start, indices[entries].astype(np.int64)
     outside = (near < rows.start) | (near >= rows.stop)
-    others, places = np.unique(near[outside], return_inverse=True)
+    others, numbers = np.unique(near[outside], return_inverse=True)
     position = near - rows.start
-    position[outside] = len(own) + places
+    position[outside] = len(own) + numbers
     nodes = np.concatenate([rows.start + own, others])
     scale, weights = gcn.scale[nodes], gcn.edges[entries] if len(gcn.edges) else np.ones(len(near), np.float32)
     position, weights = np.insert(position, starts[:-1], own), np.insert(weights, starts[:-1], 1.0)
@@ -554,18 +540,18 @@ def _embed_layer(
     model: HopModel, depth: int, h: Any, sums: "_HostSums | _DeviceSums | None", own: list[slice], layers: Layers
 ) -> Tensor:
     """One layer over the whole graph, this process's rows chunk by chunk; without `sums`, h is propagated already."""
-    layer, place = model.encoder[depth], layers.place
-    weight, bias = layer.weight.to(place), layer.bias.to(place)
+    layer, device = model.encoder[depth], layers.device
+    weight, bias = layer.weight.to(device), layer.bias.to(device)
     multiplies_first = sums is not None and layer.narrows
     if multiplies_first:
         product = layers.room()
         for rows in own:
-            _affine_into(product[rows], _take(h, rows, place), weight)
+            _affine_into(product[rows], _take(h, rows, device), weight)
         h = layers.whole(product)
     out = layers.room()
     for rows in own:
         if sums is None:
-            made = _affine_into(out[rows], _take(h, rows, place), weight, bias)
+            made = _affine_into(out[rows], _take(h, rows, device), weight, bias)
         elif multiplies_first:
             made = torch.add(sums.rows(h, rows), bias, out=out[rows])
         else:
@@ -574,9 +560,9 @@ def _embed_layer(
     return layers.whole(out)
 
 
-def _take(h: Any, rows: Any, place: torch.device | str) -> Tensor:
+def _take(h: Any, rows: Any, device: torch.device | str) -> Tensor:
     """Rows of a tensor, or a copy of the rows of an array (which may be a read-only map)."""
-    return h[rows] if isinstance(h, Tensor) else torch.tensor(h[rows], device=place)
+    return h[rows] if isinstance(h, Tensor) else torch.tensor(h[rows], device=device)
 
 
 @dataclass
@@ -600,10 +586,10 @@ class _HostSums:
         sums = torch.from_numpy(buffer)
 
         @torch.no_grad()
-        def block(part: slice) -> None:
-            span = part.start, min(part.stop, len(buffer))
+        def block(own: slice) -> None:
+            span = own.start, min(own.stop, len(buffer))
             gcn_rows(span, self.indptr, self.indices, self.weights, whole, rows.start, buffer)
-            torch.addmm(bias, sums[part], weight, out=out[part])
+            torch.addmm(bias, sums[own], weight, out=out[own])
 
         _in_blocks(len(buffer), weight.numel(), block)
         return out
@@ -619,15 +605,15 @@ class _DeviceSums:
     """The same on a GPU."""
 
     def __init__(
-        self, indptr: NDArray[np.int64], indices: NDArray[Any], weights: GcnWeights, place: torch.device
+        self, indptr: NDArray[np.int64], indices: NDArray[Any], weights: GcnWeights, device: torch.device
     ) -> None:
-        self.indptr, self.place = indptr, place
-        self.columns = torch.tensor(indices, device=place)
-        self.scale, self.edges = (torch.tensor(part, device=place) for part in weights)
+        self.indptr, self.device = indptr, device
+        self.columns = torch.tensor(indices, device=device)
+        self.scale, self.edges = (torch.tensor(array, device=device) for array in weights)
 
     def rows(self, h: Any, rows: slice) -> Tensor:
         indptr, scale = self.indptr, self.scale
-        starts = torch.tensor(indptr[rows.start : rows.stop + 1] - indptr[rows.start], device=self.place)
+        starts = torch.tensor(indptr[rows.start : rows.stop + 1] - indptr[rows.start], device=self.device)
         entries = slice(int(indptr[rows.start]), int(indptr[rows.stop]))
         near, own = self.columns[entries], scale[rows, None]
         factor = scale[near] * self.edges[entries] if len(self.edges) else scale[near]

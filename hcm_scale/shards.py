@@ -17,10 +17,8 @@ until the folder is sealed.
 Each step reads only the disk, so that several processes can share the work with a barrier between the steps. A folder
 holds the shards of one plan; the caller ensures that. Rows of a shard are grouped by class, put in a random order keyed
 by (seed, shard, class), and cut into row groups: every row group is a uniform sample of its shard's pairs of that
-class, so a reader that takes a few of them meets many sources. Encodings, measured on a million pairs of a million-node
-graph (bytes a row / milliseconds to read a row group): u dictionary, v delta-packed, no codec 4.0 / 0.8; the same with
-zstd 4.0 / 0.8; u dictionary, v byte-stream-split, zstd 3.7 / 1.2; all plain 8.0 / 0.7. Each is written in about 50 ns a
-row. The first was chosen: small, no codec to wait for. Memory: the shard twice, and its encoded bytes.
+class, so a reader that takes a few of them meets many sources. u is a dictionary, v is delta-packed, without a codec to
+wait for: half the bytes of plain columns. Memory: the shard twice, and its encoded bytes.
 
 Reading. Opening reads the manifest and the sizes of the shards. A read opens one file, checks its pages against their
 checksums and closes it: about 0.6 ms for 65,536 pairs, no file held open, so any thread may read. The footer, for which
@@ -195,7 +193,6 @@ class Labels:
             raise ValueError("its shards do not add up to the pairs that it counts")
 
     def row_groups(self, hop: int) -> tuple[RowGroup, ...]:
-        """The row groups of class `hop` (1 .. C), in the order of the shards."""
         return self._groups[hop - 1]
 
     def read(self, group: RowGroup) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -243,10 +240,10 @@ def open_labels(folder: Path | str, graph_fingerprint: str | None = None, verify
         counts, stored = (files.typed(body[name], tuple[int, ...]) for name in ("counts", "stored"))
         labels = Labels(folder, plan, counts, stored, shards)
         labels.check()
-    found = labels.plan.fingerprint
-    if graph_fingerprint not in (None, found):
+    own = labels.plan.fingerprint
+    if graph_fingerprint not in (None, own):
         raise files.FolderError(
-            f"{folder} holds the pairs of another graph: fingerprint {found}, not {graph_fingerprint}"
+            f"{folder} holds the pairs of another graph: fingerprint {own}, not {graph_fingerprint}"
         )
     for shard in shards:
         path = files.path_inside(folder, shard.file)
@@ -275,8 +272,12 @@ def write_shard(
 
     The small file beside it, which declares it finished, comes second.
     """
-    u, v, starts = _in_order(plan, index, u, v, hop)
-    data = _encode(plan, u, v, starts)
+    starts = np.cumsum(np.bincount(hop, minlength=plan.classes + 1)).astype(np.int64)
+    grouped = np.empty(len(u), plan.index_type), np.empty(len(v), plan.index_type)
+    group_by_class(u, v, hop, starts[:-1].copy(), *grouped)
+    for klass, (start, stop) in enumerate(pairwise(starts), 1):
+        shuffle_pairs(key(plan.seed, _ORDER, index, klass), *(ends[start:stop] for ends in grouped))
+    data = _encode(plan, *grouped, starts)
     name = plan.shard_name(index)
     files.write_bytes(folder / f"{name}.parquet", data)
     footer_bytes = int.from_bytes(data[-_TAIL_BYTES:-4], "little") + _TAIL_BYTES
@@ -296,19 +297,6 @@ def write_shard(
     return shard
 
 
-def _in_order(
-    plan: LabelPlan, index: int, u: NDArray[Any], v: NDArray[Any], hop: NDArray[np.uint8]
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64]]:
-    """The pairs of a shard grouped by class and shuffled within each: u, v, and starts (C + 1,) of the classes."""
-    starts = np.cumsum(np.bincount(hop, minlength=plan.classes + 1)).astype(np.int64)
-    out_u = np.empty(len(u), plan.index_type)
-    out_v = np.empty(len(v), plan.index_type)
-    group_by_class(u, v, hop, starts[:-1].copy(), out_u, out_v)
-    for klass, (start, stop) in enumerate(pairwise(starts), 1):
-        shuffle_pairs(key(plan.seed, _ORDER, index, klass), out_u[start:stop], out_v[start:stop])
-    return out_u, out_v, starts
-
-
 def _encode(plan: LabelPlan, u: NDArray[Any], v: NDArray[Any], starts: NDArray[np.int64]) -> bytes:
     """Parquet bytes of pairs grouped by class, with page checksums and the statistics of `hop` for other programs."""
     sink = pa.BufferOutputStream()
@@ -324,8 +312,8 @@ def _encode(plan: LabelPlan, u: NDArray[Any], v: NDArray[Any], starts: NDArray[n
     ) as writer:
         at = 0
         for hop, rows in _row_groups(plan, starts):
-            part = slice(at, at + rows)
-            columns = [pa.array(u[part]), pa.array(v[part]), pa.array(np.full(rows, hop, np.uint8))]
+            own = slice(at, at + rows)
+            columns = [pa.array(u[own]), pa.array(v[own]), pa.array(np.full(rows, hop, np.uint8))]
             writer.write_table(pa.table(columns, schema=plan.arrow_schema), row_group_size=rows)
             at += rows
     return sink.getvalue().to_pybytes()
@@ -374,8 +362,8 @@ def read_finished_shard(folder: Path, plan: LabelPlan, index: int) -> Shard | No
 def _read_beside(folder: Path, plan: LabelPlan, index: int) -> Shard:
     path = folder / f"{plan.shard_name(index)}.json"
     with files.naming_damage(path):
-        found: Shard = files.typed(files.read_sealed(path, "this shard is unfinished"), Shard)
-        return found
+        shard: Shard = files.typed(files.read_sealed(path, "this shard is unfinished"), Shard)
+        return shard
 
 
 def collect_shards(folder: Path, plan: LabelPlan) -> list[Shard]:

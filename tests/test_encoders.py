@@ -64,7 +64,7 @@ def whole_graph_twin(name: str, model: HopModel, graph: Graph, x: np.ndarray) ->
 @pytest.mark.parametrize("num_layers", [1, 2, 3])
 @pytest.mark.parametrize("name", ENCODERS)
 def test_embed_graph__is_that_of_torch_geometric_in_any_parts_and_threads(name, num_layers, graph, x, monkeypatch):
-    monkeypatch.setattr("hcm_scale.model._PART_ENTRIES", 50)
+    monkeypatch.setattr("hcm_scale.model._PIECE_ENTRIES", 50)
     model = HopModel(**SIZES, num_layers=num_layers, encoder=name, seed=3)
     found = []
     for chunk_rows, threads in ((16, 1), (90, 2), (7, 2)):
@@ -253,7 +253,7 @@ def test_run__another_encoder_makes_training_and_scores_again_and_no_more(tmp_pa
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ENCODERS)
 def test_gpu__embeds_as_the_cores_do(name, graph, x, monkeypatch):
-    monkeypatch.setattr("hcm_scale.model._PART_ENTRIES", 50)
+    monkeypatch.setattr("hcm_scale.model._PIECE_ENTRIES", 50)
     model = HopModel(**SIZES, encoder=name, seed=3)
     wanted = embed_graph(model, graph.indptr, graph.indices, x, propagated=False)
     found = embed_graph(model.cuda(), graph.indptr, graph.indices, x, propagated=False)

@@ -179,7 +179,7 @@ def test_hops_on_device__are_those_of_the_cores(monkeypatch):
     graph = rmat(8, edge_factor=4, num_attributes=1)
     found = searches.layout_on_device(graph.indptr, graph.indices, "cpu")
     cores = degree_layout(graph.indptr, graph.indices)
-    for array, wanted in zip(found, (cores.out_indptr, cores.out_indices, cores.names, cores.places), strict=True):
+    for array, wanted in zip(found, (cores.out_indptr, cores.out_indices, cores.names, cores.node_of), strict=True):
         np.testing.assert_array_equal(array, wanted)
     sources = choose_sources(graph.indptr, num_sources=150, seed=1)
     options = {"classes": 4, "pairs_per_class": 5, "seed": 3, "sources_per_block": 50}

@@ -94,7 +94,7 @@ def test_aggregate__passes_gradcheck_with_and_without_a_stored_transpose():
 
 @pytest.mark.parametrize("num_threads", [1, 2, 3, 7])
 def test_aggregate__does_not_depend_on_the_threads(num_threads, monkeypatch):
-    monkeypatch.setattr(model_module, "_PART_PRODUCTS", 1)  # so that even a small product is cut
+    monkeypatch.setattr(model_module, "_THREAD_PRODUCTS", 1)  # so that even a small product is cut
     before = torch.get_num_threads()
     for density in (0.0, 0.3):
         matrix = random_matrix(23, 50, 0, density)

@@ -179,7 +179,7 @@ LEARNERS: dict[str, Learner] = {
 def review(about: Subject, name: str, seed: int) -> dict[str, Any]:
     """Bad nodes found in ten rounds; of `taught` also how often the true shares lay in their intervals."""
     reviewed, nodes, current = np.zeros(len(about.bad), bool), np.zeros(0, np.int64), about.inputs.score
-    places = list(about.inputs.places.values())
+    places = list(about.inputs.ranks.values())
     inside: list[bool] = []
     for at in range(ROUNDS):
         if name == "taught":

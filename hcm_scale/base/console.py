@@ -102,7 +102,6 @@ class Progress:
             log.info("%s", self, extra=event("progress", **fields, seconds=self._logged - self._started))
 
     def set_postfix(self, refresh: bool = True, **numbers: object) -> None:
-        """Shows numbers at the end of the line."""
         self._postfix = "".join(f"   {name}={value}" for name, value in numbers.items())
         if self._drawn is not None:
             self._drawn.set_postfix(refresh=refresh, **numbers)
@@ -212,7 +211,7 @@ def printable(text: str) -> str:
     >>> printable("a\x1b[2Jb")
     'a\\x1b[2Jb'
     """
-    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def shorten(text: str, most: int = 200) -> str:
@@ -233,13 +232,13 @@ class Printable(logging.Formatter):
         return printable(super().format(record))
 
 
-def suggest(name: str, known: Iterable[str]) -> str:
+def suggest(name: str, legal: Iterable[str]) -> str:
     """The end of a message about an unknown name: the most similar known one, or nothing.
 
     >>> suggest("lable", ["run", "label"]), suggest("x", ["run", "label"])
     ("; did you mean 'label'?", '')
     """
-    close = get_close_matches(name, list(known), 1)
+    close = get_close_matches(name, list(legal), 1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
@@ -258,8 +257,8 @@ def missing_file_text(word: str) -> str:
 
 def missing_run_text(run_dir: Path) -> str:
     """Message about a folder that holds no run: whether it exists, and the runs beside it and in runs/."""
-    found = {path.parent for place in (run_dir.parent, Path("runs")) for path in place.glob(f"*/{STAGES_FILE}")}
-    named = sorted(map(str, found - {run_dir}))
+    runs = {path.parent for folder in (run_dir.parent, Path("runs")) for path in folder.glob(f"*/{STAGES_FILE}")}
+    named = sorted(map(str, runs - {run_dir}))
     more = f" and {len(named) - _MOST_RUNS} more" if len(named) > _MOST_RUNS else ""
     there = f"; runs that are: {', '.join(named[:_MOST_RUNS])}{more}" if named else "; hcm-scale run makes one"
     return f"{run_dir} {'holds no run' if run_dir.is_dir() else 'is not there'}{there}"

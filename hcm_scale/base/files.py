@@ -357,7 +357,6 @@ def _take(descriptor: int) -> bool:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether an open file or folder is the one that stands at a path."""
     with contextlib.suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(descriptor), path.stat())
     return False
@@ -425,8 +424,8 @@ def check_once(paths: Sequence[Path], check: Callable[[], None]) -> None:
 
 
 def _state(path: Path) -> tuple[int, ...]:
-    found = path.stat()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    stat = path.stat()
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
 
 def _age(state: tuple[int, ...]) -> int:
@@ -435,11 +434,11 @@ def _age(state: tuple[int, ...]) -> int:
 
 def hash_folder(folder: Path, leave_out: Collection[str] = ()) -> dict[str, str]:
     """Hashes of all files below a folder by relative name, without hidden ones and the top folders `leave_out`."""
-    found: list[Path] = []
-    for place, inside, names in os.walk(folder):
-        inside[:] = sorted(name for name in inside if Path(place) != folder or name not in leave_out)
-        found += [Path(place) / name for name in sorted(names) if not name.startswith(".")]
-    return {path.relative_to(folder).as_posix(): digest for path, digest in zip(found, hash_files(found), strict=True)}
+    paths: list[Path] = []
+    for where, inside, names in os.walk(folder):
+        inside[:] = sorted(name for name in inside if Path(where) != folder or name not in leave_out)
+        paths += [Path(where) / name for name in sorted(names) if not name.startswith(".")]
+    return {path.relative_to(folder).as_posix(): digest for path, digest in zip(paths, hash_files(paths), strict=True)}
 
 
 def hash_files(paths: Sequence[Path]) -> list[str]:
@@ -456,8 +455,8 @@ def check_folder(folder: Path, hashes: Mapping[str, str], remedy: str) -> None:
     for path in paths:
         if not path.is_file():
             raise FolderError(f"{path} is missing; {remedy}")
-    for path, digest, found in zip(paths, hashes.values(), hash_files(paths), strict=True):
-        if found != digest:
+    for path, digest, present in zip(paths, hashes.values(), hash_files(paths), strict=True):
+        if present != digest:
             raise FolderError(f"{path} is damaged: its bytes are not those that were written; {remedy}")
 
 

@@ -24,6 +24,7 @@ ONCE = "partners of one row"  # such an attribute, of which AS_END follows
 AS_END = ", as "  # in the name of an attribute that is made of the edge table's rows: `rows, as payer`
 DEGREE = "log1p(degree)"  # the one attribute of a graph that has none of its own, with graph.featureless=degree
 SIMILARITIES = ("jaccard", "cosine", "euclidean")  # a kernel of features/purify.py knows the order
+BACKENDS = ("numba", "torch_sparse")
 KERNELS = ("psgld", "sgld", "sgd", "adam")
 SCHEDULES = ("constant", "polynomial")
 Hop = Literal["expected", "argmax"]

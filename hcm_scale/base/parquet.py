@@ -35,9 +35,9 @@ _FIXED_BYTES = {_TRUE: 1, _FALSE: 1, _BYTE: 1, _DOUBLE: 8, _UUID: 16}
 _NUM_ROWS, _GROUPS, _ORDINAL = (3,), (4,), (4, 7)
 _GROUP_AT, _COLUMN_AT = (4, 5), (4, 1, 2)
 _DATA_AT, _INDEX_PAGE_AT, _DICTIONARY_AT, _BLOOM_FILTER_AT = (4, 1, 3, 9), (4, 1, 3, 10), (4, 1, 3, 11), (4, 1, 3, 14)
-_PLACES = {_GROUP_AT, _COLUMN_AT, _DATA_AT, _INDEX_PAGE_AT, _DICTIONARY_AT, _BLOOM_FILTER_AT}
+_OFFSETS = {_GROUP_AT, _COLUMN_AT, _DATA_AT, _INDEX_PAGE_AT, _DICTIONARY_AT, _BLOOM_FILTER_AT}
 _PAGE_INDEXES = {(4, 1, 4), (4, 1, 6)}
-_LOOKED_FOR = {_NUM_ROWS, _GROUPS, _ORDINAL} | _PLACES | _PAGE_INDEXES
+_LOOKED_FOR = {_NUM_ROWS, _GROUPS, _ORDINAL} | _OFFSETS | _PAGE_INDEXES
 
 
 class Field(NamedTuple):
@@ -74,13 +74,13 @@ class Group(NamedTuple):
 
     def moved(self, by: int, ordinal: int) -> bytes:
         """The footer's entry for the group once it is number `ordinal` of a file, `by` bytes further back."""
-        whole, parts = self.field(_GROUPS), []
+        whole, pieces = self.field(_GROUPS), []
         at = whole.start + 1  # behind the byte that says that one group follows
         for path, start, stop, value in self.fields:
-            if path == _ORDINAL or (path in _PLACES and value):  # a place of 0 is none
-                parts += [self.footer[at:start], _bytes_of(2 * (ordinal if path == _ORDINAL else value + by))]
+            if path == _ORDINAL or (path in _OFFSETS and value):  # an offset of 0 is none
+                pieces += [self.footer[at:start], _bytes_of(2 * (ordinal if path == _ORDINAL else value + by))]
                 at = stop
-        return b"".join([*parts, self.footer[at : whole.stop]])
+        return b"".join([*pieces, self.footer[at : whole.stop]])
 
 
 def join(stream: BinaryIO, groups: Iterable[Group]) -> None:
@@ -101,8 +101,8 @@ def join(stream: BinaryIO, groups: Iterable[Group]) -> None:
     stream.write(footer + len(footer).to_bytes(4, "little") + _MAGIC)
 
 
-def _walk(data: bytes, at: int, kind: int, path: tuple[int, ...], found: list[Field]) -> int:
-    """The end of the value that begins at `at`; it and those in it are added to `found` if they are looked for."""
+def _walk(data: bytes, at: int, kind: int, path: tuple[int, ...], fields: list[Field]) -> int:
+    """The end of the value that begins at `at`; it and those in it are added to `fields` if they are looked for."""
     start, value = at, 0
     if kind in (_I16, _I32, _I64):
         value, at = _signed(data, at)
@@ -114,22 +114,22 @@ def _walk(data: bytes, at: int, kind: int, path: tuple[int, ...], found: list[Fi
         if value == 15:
             value, at = _unsigned(data, at)
         for _ in range(value):
-            at = _walk(data, at, entry, path, found)
+            at = _walk(data, at, entry, path, fields)
     elif kind == _MAP:  # its size; unless that is 0, a byte with the kinds of keys and values, and these in turn
         size, at = _unsigned(data, at)
         kinds, at = (data[at], at + 1) if size else (0, at)
         for entry in [kinds >> 4, kinds & 15] * size:
-            at = _walk(data, at, entry, path, found)
+            at = _walk(data, at, entry, path, fields)
     elif kind == _STRUCT:
-        return _walk_fields(data, at, path, found)
+        return _walk_fields(data, at, path, fields)
     else:
         at += _FIXED_BYTES[kind]
     if path in _LOOKED_FOR:
-        found.append(Field(path, start, at, value))
+        fields.append(Field(path, start, at, value))
     return at
 
 
-def _walk_fields(data: bytes, at: int, path: tuple[int, ...], found: list[Field]) -> int:
+def _walk_fields(data: bytes, at: int, path: tuple[int, ...], fields: list[Field]) -> int:
     number = 0
     while head := data[at]:
         step, kind, at = head >> 4, head & 15, at + 1
@@ -138,12 +138,11 @@ def _walk_fields(data: bytes, at: int, path: tuple[int, ...], found: list[Field]
         else:  # too far for half a byte: the number itself follows
             number, at = _signed(data, at)
         if kind not in (_TRUE, _FALSE):  # these have no other bytes
-            at = _walk(data, at, kind, (*path, number), found)
+            at = _walk(data, at, kind, (*path, number), fields)
     return at + 1
 
 
 def _unsigned(data: bytes, at: int) -> tuple[int, int]:
-    """The integer that begins at `at`, and its end."""
     value = shift = 0
     while data[at] & 128:
         value |= (data[at] & 127) << shift

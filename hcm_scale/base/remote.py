@@ -16,12 +16,19 @@ from urllib.parse import unquote, urlsplit
 from hcm_scale.base import files
 
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
+_WORD = r"[^\s=&;]"
 _SECRETS = (  # of a URL: user and password, of which a database's may hold any sign; a token in the place of a user
     (re.compile(r"(\b(?:postgres|postgresql|mysql|redis)://[^\s:/?#@]*:)[^\s'\"]*@", re.I), r"\1***@"),
     (re.compile(r"(://[^\s:/?#@]*:)[^\s/?#'\"]+@"), r"\1***@"),
     (re.compile(r"(\bhttps?://)[^\s:/?#@]+@", re.I), r"\1***@"),
-    (re.compile(r"([?&;#][^\s=&;]*(?:pass|pwd|token|secret|sig|key|cred|auth)[^\s=&;]*=)[^\s&;'\"]+", re.I), r"\1***"),
+    (
+        re.compile(
+            rf"([?&;#](?:{_WORD}*(?:pass|pwd|token|secret|sig|key|cred|auth|jwt){_WORD}*|code)=)[^\s&;'\"]+", re.I
+        ),
+        r"\1***",
+    ),
 )
+_PASSWORD = re.compile(r"""(\b(?:ssl)?passw(?:or)?d\s*=\s*)(?:\\?'+[^']+'+|[^\s'"&;]+)""", re.I)  # as libpq has it
 _OF_ARROW = ("s3", "gs", "gcs", "file")
 _SAID = {
     "NO_SUCH_BUCKET": "there is no such bucket",
@@ -69,22 +76,22 @@ def refuse_secrets(option: str, url: str) -> None:
 (PGPASSWORD, AWS_SECRET_ACCESS_KEY) or the file that its client reads (~/.pgpass, ~/.aws), or fetch the file first
     """
     if hide_secrets(url) != url:
+        scheme = f"{url.partition('://')[0]}://" if is_url(url) else ""
         raise ValueError(
-            f"{option}={url.partition('://')[0]}://... holds a secret, which the run's folder would keep; put it into "
-            "the environment (PGPASSWORD, AWS_SECRET_ACCESS_KEY) or the file that its client reads (~/.pgpass, "
-            "~/.aws), or fetch the file first"
+            f"{option}={scheme}... holds a secret, which the run's folder would keep; put it into the environment "
+            "(PGPASSWORD, AWS_SECRET_ACCESS_KEY) or the file that its client reads (~/.pgpass, ~/.aws), or fetch the "
+            "file first"
         )
 
 
 def hide_secrets(text: str) -> str:
-    """Text whose URLs, if it has any, show no password, token, key or signature.
+    """Text that shows no password, and whose URLs, if it has any, show no token, key or signature.
 
     >>> hide_secrets("postgresql://me:a/b@c@host/db and s3://b/edges.csv?PASSWORD=x&n=1")
     'postgresql://me:***@host/db and s3://b/edges.csv?PASSWORD=***&n=1'
     """
-    if "://" not in text:
-        return text
-    for pattern, shown in _SECRETS:
+    text = _PASSWORD.sub(r"\1***", text)
+    for pattern, shown in _SECRETS if "://" in text else ():
         text = pattern.sub(shown, text)
     return text
 
@@ -104,17 +111,13 @@ def open_file_system(option: str, url: str) -> tuple[Any, str]:
                 raise ValueError("it names no bucket")
             system, root = fs.FileSystem.from_uri(f"{scheme}://{bucket}")
             return system, f"{root}/{path}".rstrip("/")
-        return fs.PyFileSystem(fs.FSSpecHandler(_fsspec(option, url, scheme))), url
+        try:
+            import fsspec
 
-
-def _fsspec(option: str, url: str, scheme: str) -> Any:
-    try:
-        import fsspec
-
-        return fsspec.filesystem(scheme)
-    except ImportError as error:
-        more = f"{scheme}:// needs the extra remote, pip install 'hcm-scale[remote]', or a package of its own"
-        raise ValueError(f"{option}={url}: {more} ({error})") from error
+            return fs.PyFileSystem(fs.FSSpecHandler(fsspec.filesystem(scheme))), url
+        except ImportError as error:
+            more = f"{scheme}:// needs the extra remote, pip install 'hcm-scale[remote]', or a package of its own"
+            raise ValueError(f"{option}={url}: {more} ({error})") from error
 
 
 @contextlib.contextmanager
@@ -126,13 +129,10 @@ def naming_failures(option: str, url: str, after: str = "") -> Iterator[None]:
         is_full = getattr(error, "errno", None) == errno.ENOSPC
         if isinstance(error, ImportError) or is_full or str(error).startswith(f"{option}="):
             raise
-        raise ValueError(f"{option}={url}: {_one_line(error)}{after}") from error
-
-
-def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    said = next((words for code, words in _SAID.items() if code in text), "")
-    return said or re.sub(r" \(Request ID: [^)]*\)", "", text)[:300]
+        text = " ".join(str(error).split()) or type(error).__name__
+        short = re.sub(r" \(Request ID: [^)]*\)", "", text)[:300]
+        said = next((words for code, words in _SAID.items() if code in text), short)
+        raise ValueError(hide_secrets(f"{option}={url}: {said}{after}")) from error
 
 
 def copy_files_to(option: str, url: str, paths: Sequence[Path], after: str) -> None:

@@ -2,8 +2,9 @@
 
 Ids and texts may come from strangers, and a spreadsheet runs what begins with one of = + - @ or a tab or line break.
 In CSV such text, unless it is a number or one sign alone, gets a ' before it; text that begins with ' and would be such
-gets one more, so that `without_quotes` is exact. Parquet and XLSX hold text as text. XLSX has ids as text, whatever
-their type, and so whole numbers of over 15 digits, which a spreadsheet would round.
+gets one more, so that `without_quotes` is exact. So it is behind each ; tab and line break in a text, where a cell
+begins in countries that separate by them. Parquet and XLSX hold text as text. XLSX has ids as text, whatever their
+type, and so whole numbers of over 15 digits, which a spreadsheet would round.
 """
 
 import contextlib
@@ -19,6 +20,7 @@ import pyarrow.parquet as pq
 from hcm_scale.base import files
 
 _RUNS, _NUMBER = "^'*[=+\\-@\t\r\n＝＋－＠](?s:.)", r"^[-+]?[.,]?\d[\d.,]*([eE][-+]?\d+)?%?$"
+_INSIDE, _INSIDE_QUOTED = (f"([;\t\r\n]){quote}('*[=+\\-@＝＋－＠])" for quote in ("", "'"))
 _IDS = ("id", "source", "target")
 _XLSX = {"constant_memory": True, "strings_to_formulas": False, "strings_to_urls": False, "strings_to_numbers": False}
 _MOST_ROWS, _MOST_COLUMNS, _MOST_CHARACTERS, _EXACT = 1 << 20, 1 << 14, 32_767, 10**15 - 1  # of a sheet, a cell
@@ -35,7 +37,8 @@ def quoted(table: pa.Table) -> tuple[pa.Table, int]:
         if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
             runs = pc.match_substring_regex(column, _RUNS)
             runs = pc.and_not(runs, pc.match_substring_regex(column, _NUMBER))
-            count += pc.sum(runs).as_py() or 0
+            count += pc.sum(pc.or_(runs, pc.match_substring_regex(column, _INSIDE))).as_py() or 0
+            column = pc.replace_substring_regex(column, _INSIDE, r"\1'\2")
             column = pc.if_else(runs, pc.utf8_replace_slice(column, 0, 0, "'"), column)
         columns.append(column)
     return pa.table(columns[1:], columns[0].to_pylist()), count
@@ -47,7 +50,9 @@ def without_quotes(texts: pa.Array) -> pa.Array:
     >>> without_quotes(pa.array(["'=1+1", "'a'"])).to_pylist()
     ['=1+1', "'a'"]
     """
-    return pc.if_else(pc.match_substring_regex(texts, f"^'{_RUNS[1:]}"), pc.utf8_slice_codeunits(texts, 1), texts)
+    begins = pc.match_substring_regex(texts, f"^'{_RUNS[1:]}")
+    inside = pc.if_else(begins, pc.utf8_slice_codeunits(texts, 1), texts)
+    return pc.replace_substring_regex(inside, _INSIDE_QUOTED, r"\1\2")
 
 
 class CsvWriter(contextlib.ExitStack):
@@ -105,9 +110,15 @@ def _cells(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def check_flat(schema: pa.Schema, out: Path) -> None:
-    """Raises ValueError where a column holds lists or records, which only Parquet has a place for."""
+    """Raises ValueError where a column holds lists, records or times of no known zone, which only Parquet holds."""
     for entry in schema if out.suffix != ".parquet" else ():
-        if pa.types.is_nested(entry.type):
+        try:
+            fits = not pa.types.is_nested(entry.type)
+            if getattr(entry.type, "tz", None):
+                pc.local_timestamp(pa.array([0], entry.type))
+        except pa.ArrowInvalid:
+            fits = False
+        if not fits:
             what = f"column {entry.name!r} of type {entry.type} does not fit into {out.suffix[1:].upper()}"
             raise ValueError(f"{out}: {what}; name a .parquet")
 

@@ -151,6 +151,7 @@ EXTRAS = {  # the extra that brings it: (a module of it, what it is for)
     "plots": ("matplotlib", "figures of sweeps"),
     "tune": ("optuna", "sweep=optuna"),
     "sweeps": ("submitit", "sweeps on SLURM and in parallel"),
+    "sparse": ("torch_sparse", "sampling.backend=torch_sparse"),
     "excel": ("xlsxwriter", "exports as .xlsx"),
 }
 _GIB = 2**30

@@ -149,7 +149,7 @@ def _tables_input(tables: tuple[Any, Any], what: str = "tables", section: Tables
         return Input(what, dataclasses.replace(section, path=tables[0], nodes=tables[1]), tables=tables)
 
     def read(out: Path, section: TablesGraph, encodings: list[Encoding] | None) -> Graph:
-        return read_tables(out, *tables, **sources.table_options(section), known=encodings)
+        return read_tables(out, *tables, **sources.table_options(section), trained=encodings)
 
     return Input(what, section, read, in_memory=True, tables=tables)
 

@@ -61,7 +61,7 @@ class EdgeRows:
             id_kind([(name, stored)])
             if self._kind == "text" and pa.types.is_floating(stored):
                 raise InputError(f"column {name!r} of {files.origin} is {stored}; ids of the run are text")
-        reader = IdReader(self._kind, files.rows_of("it"), files.place, "Ids of the run are whole numbers")
+        reader = IdReader(self._kind, files.rows_of("it"), files.describe_row, "Ids of the run are whole numbers")
         pairs, waiting = np.zeros(0, np.int64), list[Numbers]()
         for batch in files.batches(list(dict.fromkeys(self._ends))):
             columns = [self._read(reader, batch[name], row) for name in self._ends]

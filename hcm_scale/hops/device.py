@@ -44,12 +44,12 @@ def fits_device(indptr: NDArray[np.int64], indices: NDArray[Any], device: str) -
 
 
 class DeviceLayout(NamedTuple):
-    """The linked nodes renamed by falling degree, as in `layout.Layout`; `names` and `places` are of all nodes."""
+    """The linked nodes renamed by falling degree, as in `layout.Layout`; `names` and `node_of` are of all nodes."""
 
     indptr: Tensor  # i64 (m + 1,)
     indices: Tensor  # (arcs,)
     names: Tensor
-    places: Tensor
+    node_of: Tensor
 
 
 def layout_on_device(indptr: NDArray[np.int64], indices: NDArray[Any], device: str) -> DeviceLayout:
@@ -58,14 +58,14 @@ def layout_on_device(indptr: NDArray[np.int64], indices: NDArray[Any], device: s
     degrees, order = given.diff().sort(descending=True, stable=True)
     num_linked = int(degrees.count_nonzero())
     names = order.to(near.dtype)
-    places = torch.empty_like(names)
-    places[order] = torch.arange(len(names), dtype=names.dtype, device=device)
+    node_of = torch.empty_like(names)
+    node_of[order] = torch.arange(len(names), dtype=names.dtype, device=device)
     out_indptr = torch.zeros(num_linked + 1, dtype=torch.int64, device=device)
     torch.cumsum(degrees[:num_linked], 0, out=out_indptr[1:])
     del degrees, order
     out = torch.empty_like(near)
-    _rename[(num_linked,)](given, near, names, places, out_indptr, out, HUBS=HUBS, TILE=_TILE, num_warps=1)
-    return DeviceLayout(out_indptr, out, names, places)
+    _rename[(num_linked,)](given, near, names, node_of, out_indptr, out, HUBS=HUBS, TILE=_TILE, num_warps=1)
+    return DeviceLayout(out_indptr, out, names, node_of)
 
 
 class DeviceSearch:
@@ -79,7 +79,7 @@ class DeviceSearch:
         self._request, sources, most = request, request.sources, request.most
         self.names = np.empty(len(layout.names), indices.dtype)
         copy_from_device(layout.names, self.names)
-        self._roots = layout.places[copy_to_device(sources, device)].long()
+        self._roots = layout.node_of[copy_to_device(sources, device)].long()
         order = torch.full((len(self.names),), NOT_A_SOURCE, dtype=torch.int32, device=device)
         order[self._roots] = torch.arange(len(sources), dtype=torch.int32, device=device)
         self._order, num_linked = order, len(layout.indptr) - 1
@@ -97,7 +97,6 @@ class DeviceSearch:
         self._table = np.empty(3 * most, np.int64)
 
     def label_block(self, _: int, columns: Columns, rows: Rows, *, on_class: Callable[[int], object]) -> None:
-        """As `wide.label_block`."""
         device, count = self._seen.device, len(columns.positions)
         column = torch.arange(count, device=device)
         roots = self._roots[torch.from_numpy(columns.positions).to(device)]
@@ -143,10 +142,10 @@ class DeviceSearch:
         num_isolated = len(self.names) - num_linked if hop == rows.counts.shape[1] else 0  # as in `wide`
         sizes = sums[:, -1].cpu().numpy() + num_isolated
         want_class(request, columns, hop, sizes, self._table, cursor, rows)
-        place = np.arange(request.most)
-        ranks = np.where(cursor.take_all[:, None], place, cursor.ranks)
+        rank = np.arange(request.most)
+        ranks = np.where(cursor.take_all[:, None], rank, cursor.ranks)
         targets = self._nodes_at(torch.from_numpy(ranks).to(device), sums, members).cpu().numpy()
-        column, at = np.nonzero(place < cursor.wanted[: len(positions), None])
+        column, at = np.nonzero(rank < cursor.wanted[: len(positions), None])
         rows.targets[positions[column] - columns.first, cursor.filled[column] + at] = targets[column, at]
         cursor.filled[: len(positions)] += cursor.wanted[: len(positions)]
 
@@ -164,7 +163,7 @@ class DeviceSearch:
 
 
 @jit
-def _rename(indptr, indices, names, places, out_indptr, out_indices, HUBS: tl.constexpr, TILE: tl.constexpr):
+def _rename(indptr, indices, names, node_of, out_indptr, out_indices, HUBS: tl.constexpr, TILE: tl.constexpr):
     """Row i becomes the row of node names[i] under new names, its hubs first: as `layout.rename_rows`."""
     i = tl.program_id(0).to(tl.int64)
     u = tl.load(names + i).to(tl.int64)
@@ -173,10 +172,10 @@ def _rename(indptr, indices, names, places, out_indptr, out_indices, HUBS: tl.co
     while e < end:
         at = e + tl.arange(0, TILE)
         used = at < end
-        v = tl.load(places + tl.load(indices + at, mask=used, other=0).to(tl.int64), mask=used, other=0)
+        v = tl.load(node_of + tl.load(indices + at, mask=used, other=0).to(tl.int64), mask=used, other=0)
         is_hub, is_other = (used & (v < HUBS)).to(tl.int64), (used & (v >= HUBS)).to(tl.int64)
-        place = tl.where(is_hub == 1, front + tl.cumsum(is_hub, 0) - 1, back - tl.cumsum(is_other, 0))
-        tl.store(out_indices + place, v, mask=used)
+        slot = tl.where(is_hub == 1, front + tl.cumsum(is_hub, 0) - 1, back - tl.cumsum(is_other, 0))
+        tl.store(out_indices + slot, v, mask=used)
         front += tl.sum(is_hub, 0)
         back -= tl.sum(is_other, 0)
         e += TILE
@@ -209,8 +208,8 @@ def _pull(
     at = tl.load(indptr + node, mask=inside, other=0)
     end = tl.load(indptr + node + 1, mask=inside, other=0)
     word = tl.arange(0, W)
-    place = node[:, None] * W + word[None, :]
-    old = tl.load(seen + place, mask=inside[:, None], other=0)
+    offset = node[:, None] * W + word[None, :]
+    old = tl.load(seen + offset, mask=inside[:, None], other=0)
     wanted = tl.load(full + word)[None, :]
     row = old
     is_open = (at < end) & (tl.max(((wanted & ~row) != 0).to(tl.int32), 1) > 0)
@@ -224,8 +223,8 @@ def _pull(
         at += NEAR
         is_open = (at < end) & (tl.max(((wanted & ~row) != 0).to(tl.int32), 1) > 0)
     fresh = row & ~old
-    tl.store(new + place, fresh, mask=inside[:, None])
-    tl.store(seen + place, row, mask=inside[:, None])
+    tl.store(new + offset, fresh, mask=inside[:, None])
+    tl.store(seen + offset, row, mask=inside[:, None])
     tl.store(new_active + node, tl.max((fresh != 0).to(tl.int32), 1).to(tl.int8), mask=inside)
 
 
@@ -254,8 +253,8 @@ def _count(
         for i in range(CHUNK):
             v = (group * GROUP + chunk) * CHUNK + i
             own = tl.load(order + v, mask=v < num_linked, other=-1)
-            found = tl.load(rows + tl.minimum(v, num_linked - 1) * W + word)
-            count += tl.where(own > position, ((found ^ turned) >> bit) & 1, 0).to(tl.int32)
+            word_of_row = tl.load(rows + tl.minimum(v, num_linked - 1) * W + word)
+            count += tl.where(own > position, ((word_of_row ^ turned) >> bit) & 1, 0).to(tl.int32)
         tl.store(chunk_counts + (group * GROUP + chunk) * (64 * W) + column, count.to(tl.uint8))
         total += count
     tl.store(group_counts + column.to(tl.int64) * num_groups + group, total)
@@ -289,8 +288,8 @@ def _pick(
     position = tl.load(positions + column, mask=used, other=0)
     is_found, chunk = rank < 0, group * 0
     for c in range(GROUP):
-        place = (group * GROUP + c) * (64 * W) + column
-        count = tl.load(chunk_counts + place, mask=used, other=0).to(tl.int64)
+        offset = (group * GROUP + c) * (64 * W) + column
+        count = tl.load(chunk_counts + offset, mask=used, other=0).to(tl.int64)
         is_found = is_found | (rank < count)
         chunk += tl.where(is_found, 0, 1)
         rank -= tl.where(is_found, 0, count)
@@ -299,8 +298,8 @@ def _pick(
         v = (group * GROUP + chunk) * CHUNK + k
         there = used & (v < num_linked)
         own = tl.load(order + v, mask=there, other=-1)
-        found = ((tl.load(rows + v * W + word, mask=there, other=0) ^ turned) >> bit) & 1
-        is_member = (found == 1) & (own > position)
+        bit_held = ((tl.load(rows + v * W + word, mask=there, other=0) ^ turned) >> bit) & 1
+        is_member = (bit_held == 1) & (own > position)
         node = tl.where(is_member & (rank == 0), v, node)
         rank -= tl.where(is_member, 1, 0)
     tl.store(out + i, node, mask=used)

@@ -22,7 +22,6 @@ W + W / 4 + 3 / 8 bytes a node of counts and bitmaps, and 512 W q bytes of ranks
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numba
@@ -101,8 +100,10 @@ def count_hops(
     [[1, 1, 1], [1, 0, 1]]
     """
     sources, last = np.ascontiguousarray(sources, np.int64), len(sources)
-    found = _labeller(indptr, indices, sources, last, classes=classes, directed=directed, most=0, seed=0, words=words)
-    return found[1](0, last).counts
+    labeller = _labeller(
+        indptr, indices, sources, last, classes=classes, directed=directed, most=0, seed=0, words=words
+    )
+    return labeller[1](0, last).counts
 
 
 def label_hops(
@@ -154,8 +155,8 @@ def label_hops(
             end = min(start + in_flight, stop)
             rows = label(start, end)
             for a, b in ((at, min(at + step, end)) for at in range(start, end, step)):
-                part = rows.part(a - start, b - start)
-                yield HopBlock(a, b, *layouts.write_pairs(part, names, sources[a:b]), part.counts.sum(axis=0))
+                own = rows.between(a - start, b - start)
+                yield HopBlock(a, b, *layouts.write_pairs(own, names, sources[a:b]), own.counts.sum(axis=0))
 
     return blocks()
 
@@ -191,21 +192,34 @@ def _labeller(
     assert (indptr[sources] < indptr[sources + 1]).all(), "see choose_sources"
     sharing = sharing_pays(indptr, indices, sources, classes=classes)
     threads, sample = numba.get_num_threads(), most if most < len(indptr) - 1 else 0
-    how: dict[str, Any]
-    in_blocks = partial(_block_labeller, indptr, indices, classes, on_sources)
+
+    def in_blocks(names: NDArray[Any], columns: int, takers: int, label: Callable[..., None]) -> Labeller:
+        """What labels sources in blocks of like strength, by so many takers at a time."""
+
+        def label_range(first: int, last: int) -> layouts.Rows:
+            rows = layouts.empty_rows(names, last - first, classes, most)
+            positions = first + layouts.by_strength(indptr, indices, sources[first:last])
+            cut = range(0, last - first, columns)
+            blocks = [Columns(np.sort(positions[at : at + columns]), first) for at in cut]
+            share_parts(
+                takers, blocks, lambda thread, block: _with_progress(block, classes, on_sources, label, thread, rows)
+            )
+            return rows
+
+        return label_range
+
     if sharing and device != "cpu" and sample and words is None and not directed:
         from hcm_scale.hops import device as on_device  # imports Triton, which takes a second
 
         if on_device.fits_device(indptr, indices, device):
             request = Request(np.empty(0, np.int32), sources, np.uint64(seed), most)
             search = on_device.DeviceSearch(indptr, indices, request, device)
-            how = {"columns": on_device.COLUMNS, "takers": 1, "label": search.label_block}
-            return search.names, in_blocks(names=search.names, request=request, **how)
+            return search.names, in_blocks(search.names, on_device.COLUMNS, 1, search.label_block)
     if sharing:
         layout = layouts.degree_layout(indptr, indices, directed=directed)
     else:
         layout = layouts.original_layout(indptr, indices)
-    order = layouts.source_order(layout.places, sources, directed=directed)
+    order = layouts.source_order(layout.node_of, sources, directed=directed)
     request = Request(order, sources, np.uint64(seed), most)
     if sharing or words is not None:
         layout = layouts.with_in_arcs(layout) if directed else layout
@@ -215,20 +229,19 @@ def _labeller(
         takers, team = (1, threads) if shared else (threads, 1)
         states, lanes = [wide_scratch(layout.num_linked, words, sample) for _ in range(takers)], (np.uint64(0),) * words
 
-        def label_wide(thread: int, block: Columns, rows: layouts.Rows, **told: Any) -> None:
-            label_block(layout, request, block, states[thread], lanes, rows, threads=team, **told)
+        def label_wide(thread: int, block: Columns, rows: layouts.Rows, **callbacks: Any) -> None:
+            label_block(layout, request, block, states[thread], lanes, rows, threads=team, **callbacks)
 
-        how = {"columns": 64 * words, "takers": takers, "label": label_wide}
-        return layout.names, in_blocks(names=layout.names, request=request, **how)
+        return layout.names, in_blocks(layout.names, 64 * words, takers, label_wide)
     singles = plain_scratch(order, layout.names.dtype, sample, threads)
 
     def label_range(first: int, last: int) -> layouts.Rows:
         rows = layouts.empty_rows(layout.names, last - first, classes, most)
 
         def label(thread: int, at: int) -> None:
-            part = rows.part(at, at + SOURCES_PER_TASK)
-            label_plain(layout, request, first + at, singles[thread], part)
-            on_sources(len(part.counts))
+            own = rows.between(at, at + SOURCES_PER_TASK)
+            label_plain(layout, request, first + at, singles[thread], own)
+            on_sources(len(own.counts))
 
         share_parts(threads, range(0, last - first, SOURCES_PER_TASK), label)
         return rows
@@ -236,45 +249,25 @@ def _labeller(
     return layout.names, label_range
 
 
-def _block_labeller(
-    indptr: NDArray[np.int64],
-    indices: NDArray[Any],
+def _with_progress(
+    block: Columns,
     classes: int,
     on_sources: Callable[[int], object],
-    *,
-    names: NDArray[Any],
-    request: Request,
-    columns: int,
-    takers: int,
     label: Callable[..., None],
-) -> Labeller:
-    """What labels sources in blocks of like strength, by so many takers at a time.
+    thread: int,
+    rows: Any,
+) -> None:
+    """Labels a block; as each class ends, a share of its sources counts as labelled. The first class takes no time."""
+    reported = 0
 
-    Progress is told class by class: a share of the sources of a block counts as labelled. The first takes no time.
-    """
+    def report(hop: int) -> None:
+        nonlocal reported
+        if (more := len(block.positions) * (hop - 1) // (classes - 1) - reported) > 0:
+            reported += more
+            on_sources(more)
 
-    def label_range(first: int, last: int) -> layouts.Rows:
-        rows = layouts.empty_rows(names, last - first, classes, request.most)
-        positions = first + layouts.by_strength(indptr, indices, request.sources[first:last])
-        cut = range(0, last - first, columns)
-        blocks = [Columns(np.sort(positions[at : at + columns]), first) for at in cut]
-
-        def work(thread: int, block: Columns) -> None:
-            told = 0
-
-            def tell(hop: int) -> None:
-                nonlocal told
-                if (more := len(block.positions) * (hop - 1) // (classes - 1) - told) > 0:
-                    told += more
-                    on_sources(more)
-
-            label(thread, block, rows, on_class=tell)
-            tell(classes)
-
-        share_parts(takers, blocks, work)
-        return rows
-
-    return label_range
+    label(thread, block, rows, on_class=report)
+    report(classes)
 
 
 def choose_block(

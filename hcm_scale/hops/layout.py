@@ -26,14 +26,14 @@ _ONE = np.uint64(1)
 
 
 class Layout(NamedTuple):
-    """A graph in CSR: `names[i]` is the original number of node i, `places` the inverse; all arrays are read-only."""
+    """A graph in CSR: `names[i]` is the original number of node i, `node_of` the inverse; all arrays are read-only."""
 
     out_indptr: NDArray[np.int64]
     out_indices: NDArray[Any]
     in_indptr: NDArray[np.int64]
     in_indices: NDArray[Any]
     names: NDArray[Any]
-    places: NDArray[Any]
+    node_of: NDArray[Any]
 
     @property
     def num_nodes(self) -> int:
@@ -47,7 +47,7 @@ class Layout(NamedTuple):
 
 def linked_nodes(indptr: NDArray[np.int64]) -> NDArray[np.int64]:
     """The nodes that have out-neighbours, in order."""
-    return positions_where(len(indptr) - 1, lambda part: np.diff(indptr[part.start : part.stop + 1]))
+    return positions_where(len(indptr) - 1, lambda rows: np.diff(indptr[rows.start : rows.stop + 1]))
 
 
 def original_layout(indptr: NDArray[np.int64], indices: NDArray[Any]) -> Layout:
@@ -67,15 +67,15 @@ def degree_layout(indptr: NDArray[np.int64], indices: NDArray[Any], *, directed:
     degrees = out_degrees + np.bincount(indices, minlength=num_nodes) if directed else out_degrees
     names = np.empty(num_nodes, indices.dtype)
     sort_by_degree(degrees, np.zeros(degrees.max(initial=0) + 2, np.int64), names)
-    places = np.empty_like(names)
-    places[names] = np.arange(num_nodes, dtype=names.dtype)
+    node_of = np.empty_like(names)
+    node_of[names] = np.arange(num_nodes, dtype=names.dtype)
 
     linked = names[: np.count_nonzero(degrees)]
     out_indptr = np.zeros(len(linked) + 1, np.int64)
     np.cumsum(out_degrees[linked], out=out_indptr[1:])
     out_indices = np.empty(len(indices), indices.dtype)
-    run_in_threads(TASKS, rename_rows, indptr, indices, linked, places, out_indptr, out_indices)
-    return _frozen(out_indptr, out_indices, out_indptr, out_indices, names, places)
+    run_in_threads(TASKS, rename_rows, indptr, indices, linked, node_of, out_indptr, out_indices)
+    return _frozen(out_indptr, out_indices, out_indptr, out_indices, names, node_of)
 
 
 @kernel
@@ -93,19 +93,19 @@ def sort_by_degree(degrees, starts, names):
 
 
 @kernel(allocates=False)
-def rename_rows(part, indptr, indices, names, places, out_indptr, out_indices):
+def rename_rows(span, indptr, indices, names, node_of, out_indptr, out_indices):
     """Row i becomes the row of node names[i] under new names, its hubs first (else in any order).
 
     Rows come by falling degree, so a task takes every 128th block of them: as many arcs as any other task.
     """
     num_blocks = (len(names) + _ROWS_PER_BLOCK - 1) // _ROWS_PER_BLOCK
-    for task in range(part[0], part[1]):
+    for task in range(span[0], span[1]):
         for block in range(task, num_blocks, TASKS):
             for i in range(block * _ROWS_PER_BLOCK, min((block + 1) * _ROWS_PER_BLOCK, len(names))):
                 u = names[i]
                 front, back = np.uint64(out_indptr[i]), np.uint64(out_indptr[i + 1])
                 for e in range(indptr[u], indptr[u + 1]):
-                    v = places[np.uint64(indices[np.uint64(e)])]
+                    v = node_of[np.uint64(indices[np.uint64(e)])]
                     if v < HUBS:
                         out_indices[front] = v
                         front += _ONE
@@ -119,7 +119,7 @@ def with_in_arcs(layout: Layout) -> Layout:
     in_indptr, in_indices = np.empty(layout.num_linked + 1, np.int64), np.empty_like(layout.out_indices)
     cursor = np.empty(layout.num_linked, np.int64)
     reverse_arcs(layout.out_indptr, layout.out_indices, cursor, in_indptr, in_indices)
-    return _frozen(layout.out_indptr, layout.out_indices, in_indptr, in_indices, layout.names, layout.places)
+    return _frozen(layout.out_indptr, layout.out_indices, in_indptr, in_indices, layout.names, layout.node_of)
 
 
 @kernel
@@ -143,15 +143,15 @@ def _frozen(*arrays: NDArray[Any]) -> Layout:
     return Layout(*map(read_only, arrays))
 
 
-def source_order(places: NDArray[Any], sources: NDArray[Any], *, directed: bool) -> NDArray[np.int32]:
+def source_order(node_of: NDArray[Any], sources: NDArray[Any], *, directed: bool) -> NDArray[np.int32]:
     """For each node of the layout its position among the sources; NOT_A_SOURCE, above all positions, for the others.
 
     A pair (s, v) counts where order[v] > position of s: once on an undirected graph. On a directed graph every ordered
     pair counts, so no node has a position.
     """
-    order = np.full(len(places), NOT_A_SOURCE, np.int32)
+    order = np.full(len(node_of), NOT_A_SOURCE, np.int32)
     if not directed:
-        order[places[sources]] = np.arange(len(sources), dtype=np.int32)
+        order[node_of[sources]] = np.arange(len(sources), dtype=np.int32)
     return order
 
 
@@ -164,7 +164,6 @@ def by_strength(indptr: NDArray[np.int64], indices: NDArray[Any], sources: NDArr
 
 @kernel
 def count_second_arcs(indptr, indices, sources, out):
-    """out[i] = arcs that leave the neighbours of sources[i]."""
     for i in range(len(sources)):
         out[i] = 0
         for e in range(indptr[sources[i]], indptr[sources[i] + 1]):
@@ -178,8 +177,7 @@ class Rows(NamedTuple):
     kept: NDArray[np.int64]  # (sources, C)
     targets: NDArray[Any]  # (sources, at most C x pairs per class); a row is filled up to the sum of its `kept`
 
-    def part(self, first: int, last: int) -> "Rows":
-        """The rows first .. last - 1, or fewer at the end."""
+    def between(self, first: int, last: int) -> "Rows":
         return Rows(self.counts[first:last], self.kept[first:last], self.targets[first:last])
 
 
@@ -202,11 +200,11 @@ def write_pairs(rows: Rows, names: NDArray[Any], sources: NDArray[Any]) -> tuple
 
 
 @kernel
-def fill_pairs(part, rows, names, sources, starts, pairs):
+def fill_pairs(span, rows, names, sources, starts, pairs):
     """Writes class c of source i at starts[c, i], under the original names, sorted."""
     kept, targets = rows.kept, rows.targets
     u, v, hop = pairs
-    for i in range(part[0], part[1]):
+    for i in range(span[0], span[1]):
         read = 0
         for c in range(kept.shape[1]):
             begin = starts[c, i]

@@ -86,14 +86,14 @@ def label_source(layout, request, position, scratch, counts, kept, targets):
     visited, queue = scratch.visited, scratch.queue
     order, most = request.order, request.most
     num_classes = len(counts)
-    root = layout.places[request.sources[position]]
+    root = layout.node_of[request.sources[position]]
     spent = fresh_marks(visited, scratch.spent, num_classes)  # level h marks spent + h, the root spent + C
     queue[0] = root
     visited[root] = np.int64(visited[root]) & IS_SOURCE | (spent + num_classes) << 1
     start, stop, filled = 0, 1, 0
     for hop in range(1, num_classes):
-        found, earlier = expand(layout, root, spent, spent + hop, visited, queue[start:stop], queue[stop:])
-        start, stop = stop, stop + found
+        num_new, earlier = expand(layout, root, spent, spent + hop, visited, queue[start:stop], queue[stop:])
+        start, stop = stop, stop + num_new
         counts[hop - 1] = stop - start - earlier
         kept[hop - 1] = min(counts[hop - 1], most)
         if most > 0:
@@ -128,7 +128,7 @@ def expand(layout, root, spent, mark, visited, frontier, fresh):
     Returns their number, and how many of them are earlier sources, where these pairs have been counted.
     """
     indptr, indices = layout.out_indptr, layout.out_indices
-    found, earlier, old, own = 0, 0, spent << 1 | IS_SOURCE, np.uint64(root)
+    num_new, earlier, old, own = 0, 0, spent << 1 | IS_SOURCE, np.uint64(root)
     for k in range(len(frontier)):
         u = np.uint64(frontier[k])
         for e in range(indptr[u], indptr[u + _ONE]):
@@ -136,11 +136,11 @@ def expand(layout, root, spent, mark, visited, frontier, fresh):
             state = np.int64(visited[v])
             if state <= old:
                 visited[v] = mark << 1 | state & IS_SOURCE
-                fresh[found] = v
-                found += 1
+                fresh[num_new] = v
+                num_new += 1
                 if state & IS_SOURCE and v < own:
                     earlier += 1
-    return found, earlier
+    return num_new, earlier
 
 
 @kernel
@@ -213,7 +213,7 @@ def take_marked(marks, order, position, visited, held, ranks, targets):
 @kernel
 def arcs_around(layout, source, num_levels, limit, visited, queue):
     """The arcs that a search of this depth reads; it stops early once they pass the limit."""
-    root = layout.places[source]
+    root = layout.node_of[source]
     queue[0] = root
     visited[root] = 1 << 1
     start, stop, arcs = 0, 1, 0
@@ -222,8 +222,8 @@ def arcs_around(layout, source, num_levels, limit, visited, queue):
             arcs += layout.out_indptr[queue[k] + 1] - layout.out_indptr[queue[k]]
         if arcs > limit:
             break
-        found, _earlier = expand(layout, root, 0, 1, visited, queue[start:stop], queue[stop:])
-        start, stop = stop, stop + found
+        num_new, _earlier = expand(layout, root, 0, 1, visited, queue[start:stop], queue[stop:])
+        start, stop = stop, stop + num_new
     for k in range(stop):
         visited[queue[k]] = 0
     return arcs

@@ -15,8 +15,7 @@ every source. What no level reached, ~seen, is the last class, followed by the i
 
 On a skewed graph a few hubs fill a row, so `pull` reads few arcs of a node that all sources of the block reach; one
 source that reaches little spoils that for the others. Blocks therefore share sources of like strength
-(`layout.by_strength`): of 4,096 sources of an R-MAT graph, blocks of 512 read .25 of the arcs in the third level where
-blocks in the order of the sources read all. Columns of a block are in the order of the sources.
+(`layout.by_strength`). Columns of a block are in the order of the sources.
 
 Sampling. A class is a matrix of bits, a row per node and a column per source, in a fixed order of the nodes (`layout`).
 A sample of a column is therefore a set of ranks, and can be drawn from the column's size before it is known which nodes
@@ -175,7 +174,7 @@ def label_block(
     team = run_in_threads if threads > 1 else _alone
     scratch.cursor.filled[:] = 0
     team(len(seen.active), clear_state, seen, front, new)
-    start_search(layout.places[request.sources[positions]], seen.rows, front.rows, front.active)
+    start_search(layout.node_of[request.sources[positions]], seen.rows, front.rows, front.active)
     full = np.array([bits_before(len(positions) - 64 * k) for k in range(len(lanes))], np.uint64)
     for hop in range(1, rows.counts.shape[1]):
         _advance(layout, (seen, front, new), full, lanes, team, threads)
@@ -186,7 +185,6 @@ def label_block(
 
 
 def _alone(num_tasks: int, kernel: Callable[..., Any], *arguments: Any) -> None:
-    """As `run_in_threads`, in this thread."""
     kernel((0, num_tasks), *arguments)
 
 
@@ -230,11 +228,11 @@ def _take_class(
 
 
 @kernel
-def clear_state(part, seen, front, new):
+def clear_state(span, seen, front, new):
     """Empties the state of these chunks of nodes."""
-    seen.rows[CHUNK * part[0] : CHUNK * part[1]] = _ZERO
-    clear_rows(part, front.rows, front.active)
-    clear_rows(part, new.rows, new.active)
+    seen.rows[CHUNK * span[0] : CHUNK * span[1]] = _ZERO
+    clear_rows(span, front.rows, front.active)
+    clear_rows(span, new.rows, new.active)
 
 
 @kernel
@@ -249,22 +247,22 @@ def start_search(roots, seen, front, active):
 
 
 @kernel
-def count_arcs(part, indptr, active, arcs):
+def count_arcs(span, indptr, active, arcs):
     """Adds to arcs[0] how many arcs leave the nodes of the bitmap."""
-    found = 0
-    for chunk in range(part[0], part[1]):
+    num_arcs = 0
+    for chunk in range(span[0], span[1]):
         word = active[chunk]
         while word != _ZERO:
             u = CHUNK * chunk + trailing_zeros(word)
-            found += indptr[u + 1] - indptr[u]
+            num_arcs += indptr[u + 1] - indptr[u]
             word &= word - _ONE
-    fetch_add(arcs, 0, found)
+    fetch_add(arcs, 0, num_arcs)
 
 
 @kernel
-def clear_rows(part, rows, active):
+def clear_rows(span, rows, active):
     """Zeroes the rows named by the bitmap, and the bitmap."""
-    for chunk in range(part[0], part[1]):
+    for chunk in range(span[0], span[1]):
         word = active[chunk]
         while word != _ZERO:
             rows[CHUNK * chunk + trailing_zeros(word), :] = _ZERO
@@ -293,14 +291,14 @@ def push(indptr, indices, front, front_active, new, new_active, lanes):
 
 
 @kernel
-def pull(part, layout, front, full, seen, new, lanes):
+def pull(span, layout, front, full, seen, new, lanes):
     """Bottom-up: each row of `new` becomes the OR of the rows of its in-neighbours, without what was seen before.
 
     Nothing can be added to a row that holds all of `full`, the sources of the block: the arcs behind are not read.
     Neighbours outside the frontier are left out before any row is read, without a branch, which would be guessed wrong.
     """
     indptr, indices, near = layout.in_indptr, layout.in_indices, np.empty(_MOST_ARCS, np.uint64)
-    for chunk in range(part[0], part[1]):
+    for chunk in range(span[0], span[1]):
         active = _ZERO
         for v in range(CHUNK * chunk, min(CHUNK * (chunk + 1), len(seen))):
             row = lanes
@@ -332,7 +330,6 @@ def pull(part, layout, front, full, seen, new, lanes):
 
 @kernel(inline="always")
 def lacks(row, full, lanes):
-    """Whether the row lacks a bit of `full`."""
     missing = _ZERO
     for k in range(len(lanes)):
         missing |= full[k] & ~row[k]
@@ -340,9 +337,9 @@ def lacks(row, full, lanes):
 
 
 @kernel
-def settle(part, seen, new, active, lanes):
+def settle(span, seen, new, active, lanes):
     """Removes what was seen from the active rows and marks the rest as seen; rows that become zero are not active."""
-    for chunk in range(part[0], part[1]):
+    for chunk in range(span[0], span[1]):
         word, left = active[chunk], _ZERO
         while word != _ZERO:
             bit = trailing_zeros(word)
@@ -361,14 +358,14 @@ def settle(part, seen, new, active, lanes):
 
 
 @kernel
-def count_groups(part, members, lanes, chunk_counts, sizes):
+def count_groups(span, members, lanes, chunk_counts, sizes):
     """Counts the members of a class, of every source, by chunk and group of nodes; empty chunks keep stale bytes.
 
     `chunk_counts` are those of `members`, as words. The sums are added to `sizes`.
     """
-    found = np.zeros(len(sizes), np.int64)
+    totals = np.zeros(len(sizes), np.int64)
     masked = np.empty((CHUNK, len(lanes)), np.uint64)
-    for group in range(part[0], part[1]):
+    for group in range(span[0], span[1]):
         sums = members.group_counts[group]
         sums[:] = 0
         for chunk in range(group * GROUP, min((group + 1) * GROUP, len(members.active))):
@@ -376,10 +373,10 @@ def count_groups(part, members, lanes, chunk_counts, sizes):
                 count_chunk(members, CHUNK * chunk, lanes, masked, chunk_counts[chunk])
                 for j in range(len(sums)):
                     sums[j] += members.chunk_counts[chunk, j]
-        for j in range(len(found)):
-            found[j] += sums[j]
-    for j in range(len(found)):
-        fetch_add(sizes, j, found[j])
+        for j in range(len(totals)):
+            totals[j] += sums[j]
+    for j in range(len(totals)):
+        fetch_add(sizes, j, totals[j])
 
 
 @kernel
@@ -412,8 +409,8 @@ def bits_before(num):
         return _ALL
     if num <= 0:
         return _ZERO
-    full, part = np.uint64(num >> 3), np.uint64(8 * (num & 7))
-    return _LOW_BITS * ((_ONE << full) - _ONE) | (_LOW_BITS << full) & ((_ONE << part) - _ONE)
+    full, rest = np.uint64(num >> 3), np.uint64(8 * (num & 7))
+    return _LOW_BITS * ((_ONE << full) - _ONE) | (_LOW_BITS << full) & ((_ONE << rest) - _ONE)
 
 
 @kernel
@@ -482,7 +479,7 @@ def draw_ranks(seed, source, hop, count, ranks, table):
     k = 0
     for value in table:
         if value != _FREE:
-            place(value, ranks, k)
+            insert_rank(value, ranks, k)
             k += 1
 
 
@@ -499,7 +496,7 @@ def insert(table, slots_per_value, value):
 
 
 @kernel(inline="always")
-def place(value, ranks, k):
+def insert_rank(value, ranks, k):
     """One step of insertion sort: the table is nearly in order, so this moves little."""
     while k > 0 and ranks[k - 1] > value:
         ranks[k] = ranks[k - 1]
@@ -508,13 +505,13 @@ def place(value, ranks, k):
 
 
 @kernel
-def pick(part, members, cursor, targets, first):
+def pick(span, members, cursor, targets, first):
     """Writes the nodes at the wanted ranks of column j, in rank order, into its row of `targets`; 32 columns a task.
 
     Ranks beyond all members are those of isolated nodes, which have no rows.
     """
     group_counts, positions = members.group_counts, members.positions
-    begin, end = _PICK_COLUMNS * part[0], min(_PICK_COLUMNS * part[1], len(positions))
+    begin, end = _PICK_COLUMNS * span[0], min(_PICK_COLUMNS * span[1], len(positions))
     for group in range(len(group_counts)):
         for j in range(begin, end):
             above = cursor.below[j] + group_counts[group, j]
@@ -566,7 +563,6 @@ def take(v, j, cursor, targets):
 
 @kernel(inline="always")
 def look_ahead(cursor, j):
-    """Sets the next wanted rank of column j."""
     taken = cursor.taken[j]
     if taken == cursor.wanted[j]:
         cursor.coming[j] = NO_RANK

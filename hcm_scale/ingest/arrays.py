@@ -29,7 +29,7 @@ from hcm_scale.graph.lookup import find_arcs
 from hcm_scale.graph.store import Graph, SparseRows
 from hcm_scale.ingest.policy import IngestSummary, InputError, Offenders, Policy, naming_origin, not_finite, shown_names
 
-_BLOCK_ROWS, _CHUNK_ROWS = 1 << 14, 1 << 18  # of attributes, of edges
+_BLOCK_ROWS, _BLOCK_NUMBERS, _CHUNK_ROWS = 1 << 14, 1 << 20, 1 << 18  # of attributes, of edges
 _FEW_NODES = 1 << 20  # so many are made without a question
 _NODES_PER_END = 16
 _MIN_WEIGHT, _MAX_WEIGHT = (float(limit) for limit in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
@@ -47,30 +47,29 @@ class Edges:
 
     @staticmethod
     def of(u: NDArray[Any], v: NDArray[Any], weights: NDArray[Any] | None, num_nodes: int | None = None) -> "Edges":
-        """The rows (u[i], v[i]), held in memory."""
-
         def chunks() -> Iterator[WeightedChunk]:
             for start in range(0, len(u), _CHUNK_ROWS):
-                part = slice(start, start + _CHUNK_ROWS)
-                yield u[part], v[part], None if weights is None else weights[part]
+                rows = slice(start, start + _CHUNK_ROWS)
+                yield u[rows], v[rows], None if weights is None else weights[rows]
 
         return Edges(chunks, len(u), num_nodes, weights is not None)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DenseRows:
-    """A dense attribute matrix that yields its rows in blocks, as often as it is asked; `columns` are its names."""
+    """A dense attribute matrix, of which blocks of rows are converted to numpy arrays; `columns` are its names."""
 
-    shape: tuple[int, int]
-    blocks: Callable[[], Iterable[NDArray[Any]]]
+    matrix: Any
     columns: tuple[str, ...] = ()
+    convert: Callable[[Any], Any] = np.asarray
 
-    @staticmethod
-    def of(matrix: Any, columns: tuple[str, ...] = (), convert: Callable[[Any], Any] = np.asarray) -> "DenseRows":
-        """The rows of a matrix in memory, each block converted to a numpy array."""
-        starts = range(0, len(matrix), _BLOCK_ROWS)
-        blocks = lambda: (convert(matrix[start : start + _BLOCK_ROWS]) for start in starts)  # noqa: E731
-        return DenseRows((matrix.shape[0], matrix.shape[1]), blocks, columns)
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.matrix.shape[0], self.matrix.shape[1]
+
+    def blocks(self) -> Iterator[NDArray[Any]]:
+        step = max(1, min(_BLOCK_ROWS, _BLOCK_NUMBERS // max(1, self.shape[1])))
+        return (self.convert(self.matrix[start : start + step]) for start in range(0, self.shape[0], step))
 
 
 @dataclass(frozen=True)
@@ -157,14 +156,14 @@ def _whole(values: NDArray[Any]) -> NDArray[np.bool_]:
 def _count_nodes(edges: Edges, x: DenseRows | SparseRows | None, policy: Policy) -> tuple[int, int]:
     """(nodes that have rows, all nodes): what the matrix, `x` or graph.num_nodes says, else 1 + the largest number."""
     given, rows, side = policy.num_nodes, None if x is None else x.shape[0], edges.num_nodes
-    for what, found in (("x", rows), ("the adjacency matrix", side)):
-        if given is not None and found not in (None, given):
-            raise ValueError(f"{what} has {found:,} rows; graph.num_nodes={given} must be equal or left out")
+    for what, count in (("x", rows), ("the adjacency matrix", side)):
+        if given is not None and count not in (None, given):
+            raise ValueError(f"{what} has {count:,} rows; graph.num_nodes={given} must be equal or left out")
     if rows is not None and side not in (None, rows):
         raise ValueError(f"x has {rows:,} rows for {side:,} nodes; they must be equal")
-    known = next((number for number in (rows, side, given) if number is not None), None)
-    total = known or 0
-    if known is None or (policy.unknown == "add" and side is None):
+    stated = next((number for number in (rows, side, given) if number is not None), None)
+    total = stated or 0
+    if stated is None or (policy.unknown == "add" and side is None):
         ends = (end for u, v, _ in edges.chunks() for end in (u, v))
         largest = max((float(end.max(where=np.isfinite(end), initial=0)) for end in ends), default=0.0)
         total = max(total, int(min(largest, 2.0**64)) + 1)
@@ -175,7 +174,7 @@ def _count_nodes(edges: Edges, x: DenseRows | SparseRows | None, policy: Policy)
             f"{edges.num_rows:,} edge rows, which name at most {2 * edges.num_rows:,} nodes, would make a graph of "
             f"{total:,}, and {MAX_NODES:,} are the most that can be{meant}"
         )
-    return total if known is None else known, total
+    return total if stated is None else stated, total
 
 
 def _write_dense(folder: Path, rows: DenseRows, nonfinite: str, added: int) -> FeatureCounts:
@@ -190,8 +189,6 @@ def _write_dense(folder: Path, rows: DenseRows, nonfinite: str, added: int) -> F
         wrong = ~np.isfinite(x[start:stop])
         bad.add(wrong.ravel(), lambda i: f"row {start + i // num_columns:,} column {i % num_columns}")  # noqa: B023
         start = stop
-    if start != num_rows:
-        raise ValueError(f"x has {start:,} rows; {num_rows:,} were expected")
     if nonfinite == "error":
         bad.check()
     if bad.count or added:
@@ -218,24 +215,19 @@ def _write_sparse(folder: Path, rows: SparseRows, nonfinite: str, added: int) ->
     bad.add(wrong, lambda i: f"row {np.searchsorted(rows.indptr, i, 'right') - 1:,} column {rows.indices[i]}")
     if nonfinite == "error":
         bad.check()
-    if bad.count:
-        rows = _replaced(rows, wrong, nonfinite)
+    if bad.count:  # they become zero, and vanish, or the mean of their column over all other rows
+        data = np.where(wrong, 0, rows.data).astype(np.float32)
+        if nonfinite == "mean":
+            used, columns = np.unique(rows.indices, return_inverse=True)  # there may be far more columns than entries
+            total = np.bincount(columns, data.astype(np.float64), len(used))
+            good = rows.shape[0] - np.bincount(columns[wrong], minlength=len(used))
+            data[wrong] = (total / np.maximum(good, 1))[columns[wrong]]
+        rows = SparseRows.of(sparse.csr_array((data, rows.indices, rows.indptr), shape=rows.shape))
     indptr = np.concatenate([rows.indptr, np.full(added, rows.indptr[-1])]) if added else rows.indptr
     save_npy(folder / "x_indptr.npy", np.asarray(indptr, np.int64))
     save_npy(folder / "x_indices.npy", np.asarray(rows.indices, np.int32))
     save_npy(folder / "x_data.npy", np.asarray(rows.data, np.float32))
     return FeatureCounts(num_columns=rows.num_columns, imputed=added, nonfinite=bad.count)
-
-
-def _replaced(rows: SparseRows, wrong: NDArray[np.bool_], nonfinite: str) -> SparseRows:
-    """Entries that are not finite become zero (and vanish) or the mean of their column over all other rows."""
-    data = np.where(wrong, 0, rows.data).astype(np.float32)
-    if nonfinite == "mean":
-        used, columns = np.unique(rows.indices, return_inverse=True)  # there may be far more columns than entries
-        total = np.bincount(columns, data.astype(np.float64), len(used))
-        good = rows.shape[0] - np.bincount(columns[wrong], minlength=len(used))
-        data[wrong] = (total / np.maximum(good, 1))[columns[wrong]]
-    return SparseRows.of(sparse.csr_array((data, rows.indices, rows.indptr), shape=rows.shape))
 
 
 def check_keys(keys: Mapping[str, str], roles: Iterable[str], held: Iterable[str], file: str) -> None:
@@ -298,13 +290,13 @@ def write_types(folder: Path, types: store.NodeTypes, columns: Sequence[str]) ->
     if not flags:
         return
     x = np.lib.format.open_memmap(folder / "x.npy", mode="r+")
-    parts = [slice(start, start + _BLOCK_ROWS) for start in range(0, len(x), _BLOCK_ROWS)]
+    blocks = [slice(start, start + _BLOCK_ROWS) for start in range(0, len(x), _BLOCK_ROWS)]
     num_values = np.zeros((NO_TYPE + 1, len(flags)), np.int64)
-    for part in parts:
-        np.add.at(num_values, types.codes[part], x[part][:, flags] == 0)
+    for rows in blocks:
+        np.add.at(num_values, types.codes[rows], x[rows][:, flags] == 0)
     num_values[NO_TYPE] = 1
-    for part in parts:
-        x[part, flags] = np.where(num_values[types.codes[part]] == 0, NO_COLUMN, x[part][:, flags])
+    for rows in blocks:
+        x[rows, flags] = np.where(num_values[types.codes[rows]] == 0, NO_COLUMN, x[rows][:, flags])
     x.flush()
 
 
@@ -327,8 +319,8 @@ def write_weights(folder: Path, rows: Iterable[WeightedChunk], where: str, *, di
             bad.add(is_bad, lambda i: f"row {num_rows + i:,}: {weights[i]}")  # noqa: B023
             num_rows += len(weights)
             is_node = (u >= 0) & (v >= 0) & (u < len(indptr) - 1) & (v < len(indptr) - 1)
-            at, found = find_arcs(indptr, indices, u[is_node], v[is_node])
-            np.add.at(sums, at[found], weights[is_node][found])
+            at, is_arc = find_arcs(indptr, indices, u[is_node], v[is_node])
+            np.add.at(sums, at[is_arc], weights[is_node][is_arc])
         bad.check()
         if not directed:
             join_directions(indptr, indices, adds_up, np.array(indptr[:-1]), sums)

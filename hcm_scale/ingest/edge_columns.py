@@ -18,8 +18,9 @@ some sources show the usual share. Explanations undo both. A value is round wher
 digits before zeros. Burstiness is (deviation - mean) / (deviation + mean) of the pauses between rows, times
 n / (n + 10). Self loops do not count; the last day is that of the table.
 
-Rows are read from the records of tables.py. Nodes are taken in ranges of 4 million nodes and ends of rows, each range
-in one pass over the records, so that memory is that of one range: half a gigabyte.
+A kind of column is one class, which says what its field `of NAME` of a record of tables.py holds: `NumberColumn` the
+number, `TextColumn` the code of a text, `TimeColumn` days since 1970. Nodes are taken in ranges of 4 million nodes and
+ends of rows, each range in one pass over the records, so that memory is that of one range: half a gigabyte.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -33,11 +34,12 @@ from numpy.typing import NDArray
 
 from hcm_scale.base.names import AS_END, ONCE
 from hcm_scale.ingest.encode import FormatGuess, floats, is_number, is_text, looks_text, texts
-from hcm_scale.ingest.policy import Columns, InputError, not_finite
+from hcm_scale.ingest.policy import Columns, InputError, Offenders, not_finite, reading
 from hcm_scale.ingest.table_files import TableFiles
 
 METHOD = "of edges"  # of an encoding, in the manifest
 MISSING = 255  # the code of a text that is null, or one of too many
+TEXT = pa.large_string()
 _MOST_LEVELS, _SHOWN_LEVELS = 64, 8
 _MOST_COLUMNS = 16  # of a table that is not one of transactions
 _MANY_ROWS = 100  # that do not rise by chance
@@ -51,7 +53,6 @@ _AMOUNTS = ("sum of", "mean of", "largest", "spread of")
 _ODD = ("round", "negative")  # values of which the share is an attribute
 _QUARTERS = ("0 to 6", "6 to 12", "12 to 18", "18 to 24")
 _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-_VALUES = {"number": _ODD, "time": (*_QUARTERS, *_WEEKDAYS)}
 Values = NDArray[np.float64]
 Blocks = Callable[[], Iterator[NDArray[Any]]]  # records of rows, from the start every time
 
@@ -83,26 +84,25 @@ class EdgeEncoding:
     @property
     def readings(self) -> dict[str, dict[str, Any]]:
         """By attribute, how a person reads it: the `unit` of its logarithm, or of which `rows` it is a share."""
-        found: dict[str, dict[str, Any]] = {}
+        made: dict[str, dict[str, Any]] = {}
         stem = {"rows": "{1}", "number": "{1} {0}", "text": "{0}: {1}", "time": "{0} from {1} h"}[self.kind]
         of = "partners" if self.kind == "rows" else "rows"
         logs = {"rows": ("rows", "partners"), "number": [f"{what} {self.name}" for what in _AMOUNTS]}.get(self.kind, ())
         usual = dict(zip(self.values, self.shares, strict=True))
         for end in self.ends:
-            found |= {f"{what}{AS_END}{end}": {"unit": self.unit} for what in logs}
+            made |= {f"{what}{AS_END}{end}": {"unit": self.unit} for what in logs}
             named = {f"{stem.format(self.name, value)}{AS_END}{end}": usual[value] for value in self.of_each_end}
-            found |= {name: {"rows": [f"{of}{AS_END}{end}"], "usual": share} for name, share in named.items()}
+            made |= {name: {"rows": [f"{of}{AS_END}{end}"], "usual": share} for name, share in named.items()}
         if self.kind == "time":
             both, rows = f"{AS_END}either end", [f"rows{AS_END}{end}" for end in self.ends]
-            found |= {f"{self.name} on {day}{both}": {"rows": rows, "usual": usual[day]} for day in _WEEKDAYS}
+            made |= {f"{self.name} on {day}{both}": {"rows": rows, "usual": usual[day]} for day in _WEEKDAYS}
             pauses = (f"burstiness of {self.name}", f"longest pause of {self.name}, in days")
             since = (f"days since the {which} {self.name}" for which in ("first", "last"))
-            found |= {f"{what}{both}": {} for what in (*pauses, *since)}
-        return found
+            made |= {f"{what}{both}": {} for what in (*pauses, *since)}
+        return made
 
     @property
     def use(self) -> str:
-        """What became of the column, for the report."""
         odd = f", shares of {' and '.join(self.values)} ones" * bool(self.values)
         most = f", of the {_SHOWN_LEVELS} most frequent" * (len(self.values) == _SHOWN_LEVELS)
         hours = "hours of the day, " * (_QUARTERS[0] in self.values)
@@ -119,46 +119,148 @@ class EdgeEncoding:
 
 
 class Levels:
-    """The values of a text column, numbered as they come, until they are more than `most`."""
+    """The first `most` values of a text column, numbered as they come after those that are `expected`, and one more."""
 
-    def __init__(self, most: int) -> None:
-        self.names: list[str] = []
+    def __init__(self, most: int, expected: Sequence[str] = ()) -> None:
+        self.names = list(expected)
         self.num_missing, self._most = 0, most
 
     def codes(self, column: pa.Array) -> NDArray[np.uint8]:
-        """The number of each value; MISSING for nulls, and for all where values are too many."""
-        encoded, names = pc.dictionary_encode(texts(column)), self.names
+        """The number of each value; MISSING for nulls, and for values that came when there were too many."""
+        encoded = pc.dictionary_encode(texts(column))
         self.num_missing += column.null_count
-        found = encoded.dictionary.to_pylist()
-        if len(names) <= self._most:
-            names += [name for name in found if name not in names]
-        if len(names) > self._most:
-            return np.full(len(column), MISSING, np.uint8)
-        codes = np.array([*map(names.index, found), MISSING], np.uint8)
-        return codes[encoded.indices.fill_null(len(found)).to_numpy(zero_copy_only=False)]
+        is_known = pc.is_in(encoded.dictionary, pa.array(self.names, TEXT))
+        new = pc.filter(encoded.dictionary, pc.invert(is_known))
+        self.names += new.slice(0, max(0, self._most + 1 - len(self.names))).to_pylist()
+        number = pc.index_in(encoded.dictionary, pa.array(self.names, TEXT)).fill_null(MISSING)
+        codes = np.append(number.to_numpy(zero_copy_only=False), MISSING).astype(np.uint8)
+        return codes[encoded.indices.fill_null(len(number)).to_numpy(zero_copy_only=False)]
+
+
+class NumberColumn:
+    """Numbers, gaps as NaN; those that are not finite are counted in `bad`."""
+
+    dtype = "<f8"
+    values: Sequence[str] = _ODD
+
+    def __init__(self, files: TableFiles, name: str, bad: Offenders) -> None:
+        self._files, self._name, self._bad = files, name, bad
+        self.unit = 1.0
+        self._has_unit = False
+        self._last = (
+            -np.inf if pa.types.is_integer(files.type_of(name)) else np.inf
+        )  # of values that all rise, else inf
+
+    def read(self, column: pa.Array, first_row: int) -> Values:
+        numbers = floats(column)
+        is_bad = np.abs(numbers) > _MOST
+        self._bad.add(
+            is_bad, lambda i: f"{self._files.describe_row(first_row + i)} column {self._name!r} = {numbers[i]}"
+        )
+        numbers[is_bad] = np.nan
+        finite = numbers[np.isfinite(numbers)]
+        if not self._has_unit and np.any(finite):
+            self.unit, self._has_unit = float(np.median(np.abs(finite[finite != 0]))), True
+        if len(numbers) and self._last < np.inf:
+            rises = len(finite) == len(numbers) and (np.diff(finite, prepend=self._last) > 0).all()
+            self._last = float(finite[-1]) if rises else np.inf
+        return numbers
+
+    def has(self, value: str, numbers: Values) -> NDArray[np.bool_]:
+        return is_round(numbers) if value == "round" else numbers < 0
+
+    def why_unused(self, num_rows: int) -> str:
+        counts = np.isfinite(self._last) and num_rows >= _MANY_ROWS
+        return "its values rise from row to row, as numbers of rows do" if counts else ""
+
+
+class TextColumn:
+    """Texts as codes of their first values."""
+
+    dtype, unit = "u1", 1.0
+
+    def __init__(self, expected: Sequence[str]) -> None:
+        self.levels = Levels(_MOST_LEVELS, expected)
+
+    @property
+    def values(self) -> Sequence[str]:
+        return self.levels.names
+
+    def read(self, column: pa.Array, first_row: int) -> NDArray[np.uint8]:
+        return self.levels.codes(column)
+
+    def has(self, value: str, codes: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        return np.asarray(codes == self.levels.names.index(value))
+
+    def why_unused(self, num_rows: int) -> str:
+        if len(self.values) <= _MOST_LEVELS:
+            return "" if self.values else "it has no value"
+        guess = FormatGuess()
+        guess.add(pa.array(self.values, pa.string()), np.ones(len(self.values), np.int64))
+        return looks_text(guess.name()) or f"it has more than {_MOST_LEVELS} values"
+
+
+class TimeColumn:
+    """Days since 1970 by the clocks of the column's zone, gaps as NaN; `span` are the first and the last."""
+
+    dtype, unit = "<f8", 1.0
+
+    def __init__(self, files: TableFiles, name: str) -> None:
+        self._per_day = 86_400 * unit if (unit := _epoch_unit(files, name)) else 1
+        self._what, self._has_hours, self.span = f"{files.origin} column {name!r}", False, (np.inf, -np.inf)
+
+    @property
+    def values(self) -> Sequence[str]:
+        return (*_QUARTERS, *_WEEKDAYS) if self._has_hours else _WEEKDAYS
+
+    def read(self, column: pa.Array, first_row: int) -> Values:
+        with reading(self._what):  # of a zone that nobody knows
+            local = pc.local_timestamp(column) if getattr(column.type, "tz", None) else column
+        days = floats(local) / self._per_day
+        if len(finite := days[np.isfinite(days)]):
+            self._has_hours = self._has_hours or bool((finite != np.floor(finite)).any())
+            self.span = min(self.span[0], float(finite.min())), max(self.span[1], float(finite.max()))
+        return days
+
+    def has(self, value: str, days: Values) -> NDArray[np.bool_]:
+        minutes = np.rint(np.nan_to_num(days) * 1440.0).astype(np.int64)  # a float has 6:00 as 5:59:59.999999
+        in_day, weekday = minutes % 1440 // 360, (minutes // 1440 + 3) % 7  # day 0, in 1970, was a Thursday
+        is_so = in_day == _QUARTERS.index(value) if value in _QUARTERS else weekday == _WEEKDAYS.index(value)
+        return np.asarray(is_so & np.isfinite(days))
+
+    def why_unused(self, num_rows: int) -> str:
+        return ""
 
 
 class EdgeColumns:
-    """The columns of an edge table that become attributes: they are read into records, and then written."""
+    """The columns of an edge table that become attributes: they are read into records, and then written.
+
+    `trained` are the encodings of an earlier table; `nonfinite` says what infinities are.
+    """
 
     def __init__(
         self, files: TableFiles, columns: Columns, trained: Sequence[EdgeEncoding] | None, nonfinite: str
     ) -> None:
-        """`trained` are the encodings of an earlier table; `nonfinite` says what infinities are."""
-        self.files, self.ends, self._trained = files, (columns.source, columns.target), trained
+        self.files, self.ends, self.trained = files, (columns.source, columns.target), trained
         self.unused, self.notes = dict[str, str](), dict[str, str]()  # why a column is not used, what is said of one
         self.kinds = self._chosen(columns) if trained is None else self._as_trained(trained)
-        self.levels = {name: Levels(_MOST_LEVELS) for name, kind in self.kinds.items() if kind == "text"}
-        self.gaps = dict.fromkeys(self.kinds, 0)
-        self._units, self._last = dict[str, float](), dict[str, float]()  # last: of whole numbers that rise, else inf
         self._bad, self._refuses = not_finite(files.rows_of("the edge table")), nonfinite == "error"
-        self._epochs = {name: _epoch_unit(files, name) for name, kind in self.kinds.items() if kind == "time"}
-        self._num_rows, self._has_hours, self._span = 0, False, (np.inf, -np.inf)
+        expected = {one.name: one.values for one in trained or ()}
+        make: dict[str, Callable[[str], NumberColumn | TextColumn | TimeColumn]] = {
+            "number": lambda name: NumberColumn(files, name, self._bad),
+            "text": lambda name: TextColumn(expected.get(name, ())),
+            "time": lambda name: TimeColumn(files, name),
+        }
+        self.columns = {name: make[kind](name) for name, kind in self.kinds.items()}
+        self.gaps, self._num_rows = dict.fromkeys(self.kinds, 0), 0
 
     @property
     def layout(self) -> list[tuple[str, str]]:
-        """Fields of a record."""
-        return [(f"of {name}", "u1" if kind == "text" else "<f8") for name, kind in self.kinds.items()]
+        return [(f"of {name}", column.dtype) for name, column in self.columns.items()]
+
+    @property
+    def texts(self) -> list[str]:
+        return [name for name, kind in self.kinds.items() if kind == "text"]
 
     def _chosen(self, columns: Columns) -> dict[str, str]:
         """The kind of each column that is used; why each other is not is kept."""
@@ -167,7 +269,7 @@ class EdgeColumns:
             kind = _kind_of(self.files, name, is_category=name in columns.categorical)
             if name in columns.exclude:
                 self.unused[name] = "not used: graph.exclude names it"
-            elif kind == "time" and (first := next((n for n, known in kinds.items() if known == "time"), None)):
+            elif kind == "time" and (first := next((n for n, other in kinds.items() if other == "time"), None)):
                 self.unused[name] = f"not used: {first} is the time of rows; graph.exclude=[{first}] leaves that out"
             elif kind and len(kinds) == _MOST_COLUMNS:
                 self.unused[name] = f"not used: only the first {_MOST_COLUMNS} columns become attributes of their ends"
@@ -185,90 +287,38 @@ class EdgeColumns:
         return kinds
 
     def read(self, batch: pa.RecordBatch, rows: NDArray[Any], first_row: int) -> None:
-        """Fills the fields of a batch of records."""
         self._num_rows += len(rows)
-        for name, kind in self.kinds.items():
-            column, out = batch[name], rows[f"of {name}"]
-            self.gaps[name] += column.null_count
-            if kind == "text":
-                out[:] = self.levels[name].codes(column)
-            elif kind == "time":
-                out[:] = self._times(name, column)
-            else:
-                out[:] = self._numbers(name, floats(column), first_row)
-
-    def _times(self, name: str, column: pa.Array) -> Values:
-        """Days since 1970, by the clocks of the column's zone."""
-        local = pc.local_timestamp(column) if getattr(column.type, "tz", None) else column
-        days = floats(local) / (86_400 * unit if (unit := self._epochs[name]) else 1)
-        if len(known := days[np.isfinite(days)]):
-            self._has_hours = self._has_hours or bool((known != np.floor(known)).any())
-            self._span = min(self._span[0], float(known.min())), max(self._span[1], float(known.max()))
-        return days
-
-    def _numbers(self, name: str, values: Values, first_row: int) -> Values:
-        is_bad = np.abs(values) > _MOST
-        self._bad.add(is_bad, lambda i: f"{self.files.place(first_row + i)} column {name!r} = {values[i]}")
-        values[is_bad] = np.nan
-        known = values[np.isfinite(values)]
-        if name not in self._units and np.any(known):
-            self._units[name] = float(np.median(np.abs(known[known != 0])))
-        if pa.types.is_integer(self.files.type_of(name)) and len(values):
-            rises = len(known) == len(values) and (np.diff(known, prepend=self._last.get(name, -np.inf)) > 0).all()
-            self._last[name] = float(known[-1]) if rises else np.inf
-        return values
+        for name, column in self.columns.items():
+            self.gaps[name] += batch[name].null_count
+            rows[f"of {name}"] = column.read(batch[name], first_row)
 
     def encodings(self, blocks: Blocks) -> list[EdgeEncoding]:
         """How the columns become attributes, from all rows that count; or as in the earlier table."""
         if self._refuses:
             self._bad.check()
-        if self._trained is not None:
-            return list(self._trained)
-        for name in [name for name, last in self._last.items() if np.isfinite(last) and self._num_rows >= _MANY_ROWS]:
-            self._drop(name, "its values rise from row to row, as numbers of rows do")
-        for name, levels in self.levels.items():
-            guess = FormatGuess()
-            guess.add(pa.array(levels.names, pa.string()), np.ones(len(levels.names), np.int64))
-            many = looks_text(guess.name()) or f"it has more than {_MOST_LEVELS} values"
-            if not 0 < len(levels.names) <= _MOST_LEVELS:
-                self._drop(name, many if levels.names else "it has no value")
-        num_rows, counts = 0, {name: dict.fromkeys(self._values(name), 0) for name in self.kinds}
+        if self.trained is not None:
+            return list(self.trained)
+        for name, column in list(self.columns.items()):
+            if why := column.why_unused(self._num_rows):
+                del self.kinds[name], self.columns[name]
+                self.unused[name] = f"not used: {why}"
+        num_rows, counts = 0, {name: dict.fromkeys(column.values, 0) for name, column in self.columns.items()}
         step, pairs = -(-self._num_rows // _PAIR_SAMPLE), [np.zeros(0, np.int64)]
         for rows in blocks():
             num_rows += len(rows)
             pairs.append(_pairs(*(rows[rows["u"] % step == 0][end] for end in "uv")))
-            for name, found in counts.items():
-                for value in found:
-                    found[value] += int(np.count_nonzero(self._is(name, value, rows)))
+            for name, of_values in counts.items():
+                for value in of_values:
+                    of_values[value] += int(np.count_nonzero(self._has(name, value, rows)))
         once = float(np.mean(np.unique(np.concatenate(pairs), return_counts=True)[1] == 1)) if num_rows else 0.0
         values = ((ONCE,), (once,)) if _RARE <= once <= 1 - _RARE else ((), ())
         of_rows = EdgeEncoding("", "rows", self.ends, 1.0, *values)
-        return [of_rows, *(self._of(name, counts[name], num_rows) for name in counts)]
+        return [of_rows, *(self._encoding(name, counts[name], num_rows) for name in counts)]
 
-    def _drop(self, name: str, why: str) -> None:
-        del self.kinds[name]
-        self.unused[name] = f"not used: {why}"
+    def _has(self, name: str, value: str, rows: NDArray[Any]) -> NDArray[np.bool_]:
+        return self.columns[name].has(value, rows[f"of {name}"])
 
-    def _values(self, name: str) -> Sequence[str]:
-        """The values of a column whose shares of rows may be attributes."""
-        if (kind := self.kinds[name]) == "text":
-            return self.levels[name].names
-        return _VALUES[kind] if self._has_hours else _VALUES[kind][-7:]
-
-    def _is(self, name: str, value: str, rows: NDArray[Any]) -> NDArray[np.bool_]:
-        """Which rows have one of these values."""
-        column = rows[f"of {name}"]
-        if self.kinds[name] == "text":
-            names = self.levels[name].names
-            return np.asarray(column == (names.index(value) if value in names else MISSING - 1))
-        if value in _ODD:
-            return is_round(column) if value == "round" else column < 0
-        minutes = np.rint(np.nan_to_num(column) * 1440.0).astype(np.int64)  # a float has 6:00 as 5:59:59.999999
-        in_day, weekday = minutes % 1440 // 360, (minutes // 1440 + 3) % 7  # day 0, in 1970, was a Thursday
-        is_so = in_day == _QUARTERS.index(value) if value in _QUARTERS else weekday == _WEEKDAYS.index(value)
-        return np.asarray(is_so & np.isfinite(column))
-
-    def _of(self, name: str, counts: dict[str, int], num_rows: int) -> EdgeEncoding:
+    def _encoding(self, name: str, counts: dict[str, int], num_rows: int) -> EdgeEncoding:
         kind, chosen = self.kinds[name], list(counts)
         if kind == "text":
             chosen = sorted(chosen, key=lambda value: (-counts[value], value))[:_SHOWN_LEVELS]
@@ -277,10 +327,9 @@ class EdgeColumns:
             if counts["negative"]:
                 self.notes[name] = f"{counts['negative']:,} are negative and count with their sign"
         shares = tuple(counts[value] / max(1, num_rows) for value in chosen)
-        return EdgeEncoding(name, kind, self.ends, self._units.get(name, 1.0), tuple(chosen), shares)
+        return EdgeEncoding(name, kind, self.ends, self.columns[name].unit, tuple(chosen), shares)
 
     def write(self, encodings: Sequence[EdgeEncoding], blocks: Blocks, x: NDArray[np.float32]) -> None:
-        """Writes the attributes of all nodes into `x`, (n, attributes)."""
         sizes = np.ones(len(x) + 1, np.int64)
         for rows in blocks():
             np.add.at(sizes, rows["u"] + 1, 1)
@@ -288,8 +337,8 @@ class EdgeColumns:
         starts, first = np.cumsum(sizes), 0
         while first < len(x):
             last = max(first + 1, int(np.searchsorted(starts, starts[first] + _RANGE_ENDS, "right")) - 1)
-            parts = [[rows[(rows[end] >= first) & (rows[end] < last)] for rows in blocks()] for end in "uv"]
-            of_ends = [_EndRows(np.concatenate(part), end, first, last) for part, end in zip(parts, "uv", strict=True)]
+            chosen = [[rows[(rows[end] >= first) & (rows[end] < last)] for rows in blocks()] for end in "uv"]
+            of_ends = [_EndRows(np.concatenate(own), end, first, last) for own, end in zip(chosen, "uv", strict=True)]
             for k, column in enumerate(self._columns(encodings, of_ends)):
                 x[first:last, k] = column
             first = last
@@ -297,7 +346,7 @@ class EdgeColumns:
     def _columns(self, encodings: Sequence[EdgeEncoding], of_ends: "list[_EndRows]") -> "Iterator[NDArray[Any]]":
         """The attributes of a range of nodes, in the order of their names."""
         for encoding in encodings:
-            usual = dict(zip(encoding.values, encoding.shares, strict=True))
+            name, usual = encoding.name, dict(zip(encoding.values, encoding.shares, strict=True))
             for end in of_ends:
                 if encoding.kind == "rows":
                     num_partners, once = end.partners()
@@ -306,16 +355,17 @@ class EdgeColumns:
                         yield _shares(once, num_partners, usual[ONCE])
                     continue
                 if encoding.kind == "number":
-                    yield from end.amounts(f"of {encoding.name}", encoding.unit)
+                    yield from end.amounts(f"of {name}", encoding.unit)
                 for value in encoding.of_each_end:
-                    yield _shares(end.nodes[self._is(encoding.name, value, end.rows)], end.num_rows, usual[value])
-            if encoding.kind == "time":
+                    yield _shares(end.nodes[self._has(name, value, end.rows)], end.num_rows, usual[value])
+            column = self.columns.get(name)
+            if isinstance(column, TimeColumn):
                 for value in _WEEKDAYS:
-                    chosen = [end.nodes[self._is(encoding.name, value, end.rows)] for end in of_ends]
+                    chosen = [end.nodes[self._has(name, value, end.rows)] for end in of_ends]
                     yield _shares(np.concatenate(chosen), sum(end.num_rows for end in of_ends), usual[value])
-                times = np.concatenate([end.rows[f"of {encoding.name}"] for end in of_ends])
-                nodes, is_known = np.concatenate([end.nodes for end in of_ends]), np.isfinite(times)
-                yield from _pauses(nodes[is_known], times[is_known], len(of_ends[0].num_rows), *self._span)
+                times = np.concatenate([end.rows[f"of {name}"] for end in of_ends])
+                nodes, has_time = np.concatenate([end.nodes for end in of_ends]), np.isfinite(times)
+                yield from _pauses(nodes[has_time], times[has_time], len(of_ends[0].num_rows), *column.span)
 
 
 class _EndRows:
@@ -332,8 +382,8 @@ class _EndRows:
 
     def amounts(self, field: str, unit: float) -> Iterator[Values]:
         """Logarithms of sum, mean, largest and spread of each node's values, 0 where it has none."""
-        is_known, size = np.isfinite(self.rows[field]), len(self.num_rows)
-        nodes, values = self.nodes[is_known], self.rows[field][is_known]
+        has_value, size = np.isfinite(self.rows[field]), len(self.num_rows)
+        nodes, values = self.nodes[has_value], self.rows[field][has_value]
         count, total, largest = np.maximum(np.bincount(nodes, minlength=size), 1), *np.zeros((2, size))
         np.add.at(total, nodes, values)
         np.maximum.at(largest, nodes, np.abs(values))
@@ -344,7 +394,6 @@ class _EndRows:
 
 
 def _pairs(nodes: NDArray[Any], partners: NDArray[Any]) -> NDArray[np.int64]:
-    """One number a pair of nodes."""
     return nodes.astype(np.int64) << 32 | partners.astype(np.int64)
 
 
@@ -369,8 +418,8 @@ def _epoch_unit(files: TableFiles, name: str) -> float | None:
     if not pa.types.is_integer(files.type_of(name)):
         return None
     values = floats(files.first_batch([name]).column(0))
-    known = values[np.isfinite(values)]
-    fits = [least for least in _EPOCHS if len(known) and least <= known.min() and known.max() < 2.1 * least]
+    finite = values[np.isfinite(values)]
+    fits = [least for least in _EPOCHS if len(finite) and least <= finite.min() and finite.max() < 2.1 * least]
     return fits[0] / 1e9 if fits else None
 
 

@@ -35,6 +35,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 from numpy.typing import NDArray
+from pyarrow import types as t
 
 from hcm_scale.base import files
 from hcm_scale.base.console import shorten
@@ -42,7 +43,7 @@ from hcm_scale.base.names import GAP_SUFFIX
 from hcm_scale.ingest.policy import Columns, Offenders
 
 log = logging.getLogger(__name__)
-_WHOLE_OF_FLOAT32 = 2.0**24  # whole numbers up to here are told apart
+_WHOLE_OF_FLOAT32 = 2.0**24  # whole numbers up to here differ
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 _PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 _NEAR_UNIQUE = 0.5  # more distinct values than this share of the rows that have one
@@ -51,34 +52,33 @@ _EXAMPLES = {"numbers": "1234.56", "dates": "2024-01-31"}  # as text is read
 NUM_HASHES = 1 << 16  # that are kept to count distinct values
 
 
+# Whether a column of this type is encoded as a number, as days, as categories or, of floats, as vectors.
+
+
 def is_number(kind: pa.DataType) -> bool:
-    """Whether a column of this type is encoded as a number."""
-    t = pa.types
     return t.is_integer(kind) or t.is_floating(kind) or t.is_boolean(kind) or t.is_decimal(kind)
 
 
 def is_date(kind: pa.DataType) -> bool:
-    """Whether a column of this type is encoded as days."""
-    t = pa.types
     return t.is_date(kind) or t.is_timestamp(kind) or t.is_time(kind) or t.is_duration(kind)
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether a column of this type is encoded as categories."""
-    t = pa.types
-    is_string = t.is_string(kind) or t.is_large_string(kind) or t.is_string_view(kind)
-    return is_string or t.is_dictionary(kind) or t.is_null(kind)
+    return (
+        t.is_string(kind)
+        or t.is_large_string(kind)
+        or t.is_string_view(kind)
+        or t.is_dictionary(kind)
+        or t.is_null(kind)
+    )
 
 
 def is_vector(kind: pa.DataType) -> bool:
-    """Whether a column of this type is encoded as vectors: lists of floats."""
-    t = pa.types
     is_list = t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind)
     return is_list and t.is_floating(kind.value_type)
 
 
 def texts(column: pa.Array) -> pa.Array:
-    """The values as text."""
     return column.cast(pa.large_string())
 
 
@@ -110,13 +110,17 @@ class NumberEncoding:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return (self.name, *([self.name + GAP_SUFFIX] if self.nulls else []))
+        return self.name, *_flag(self, self.name + GAP_SUFFIX)
 
     def encode(self, column: pa.Array, out: NDArray[np.float32]) -> None:
         """Writes a batch of the column into `out` (rows, len(names)), which is zero."""
         values = floats(column) - self.origin
         out[:, 0] = np.where(np.abs(values) > _FLOAT32_MAX, self.replacement, values)
-        out[np.isnan(values)] = (self.mean, *([1.0] if self.nulls else []))
+        out[np.isnan(values)] = self.mean, *_flag(self, 1.0)
+
+
+def _flag(encoding: Any, value: Any) -> list[Any]:
+    return [value] if encoding.nulls else []
 
 
 @dataclass(frozen=True)
@@ -140,19 +144,18 @@ class CategoryEncoding:
     @property
     def names(self) -> tuple[str, ...]:
         values = [f"{self.name}={c}" for c in self.categories] or [f"{self.name}#{b}" for b in range(self.buckets)]
-        return (*values, *([self.name + GAP_SUFFIX] if self.nulls else []))
+        return *values, *_flag(self, self.name + GAP_SUFFIX)
 
     def encode(self, column: pa.Array, out: NDArray[np.float32]) -> None:
-        """Writes a batch of the column into `out` (rows, len(names)), which is zero."""
         encoded = pc.dictionary_encode(texts(column))
         codes = encoded.indices.fill_null(len(encoded.dictionary)).to_numpy(zero_copy_only=False)
-        places = {category: place for place, category in enumerate(self.categories)}
+        column_of = {category: number for number, category in enumerate(self.categories)}
         values = encoded.dictionary.to_pylist()
-        found = [_hash(value) % self.buckets if self.buckets else places.get(value, -1) for value in values]
-        place = np.array([*found, -1], np.int64)[codes]
-        has = np.flatnonzero(place >= 0)
-        out[has, place[has]] = 1.0
-        out[place < 0] = (*self.shares, *([1.0] if self.nulls else []))
+        numbers = [_hash(value) % self.buckets if self.buckets else column_of.get(value, -1) for value in values]
+        number = np.array([*numbers, -1], np.int64)[codes]
+        has_value = np.flatnonzero(number >= 0)
+        out[has_value, number[has_value]] = 1.0
+        out[number < 0] = *self.shares, *_flag(self, 1.0)
 
 
 @dataclass(frozen=True)
@@ -171,7 +174,7 @@ class EmptyEncoding:
 
 @dataclass(frozen=True)
 class VectorEncoding:
-    """A column of vectors, each divided by its length: one column a place; a gap gets the mean."""
+    """A column of vectors, each divided by its length: one column an entry; a gap gets the mean."""
 
     name: str
     mean: tuple[float, ...]
@@ -182,16 +185,13 @@ class VectorEncoding:
 
     @property
     def names(self) -> tuple[str, ...]:
-        places = [f"{self.name}[{place}]" for place in range(len(self.mean))]
-        return (*places, *([self.name + GAP_SUFFIX] if self.nulls else []))
+        entries = [f"{self.name}[{entry}]" for entry in range(len(self.mean))]
+        return *entries, *_flag(self, self.name + GAP_SUFFIX)
 
     def encode(self, column: pa.Array, out: NDArray[np.float32]) -> None:
-        """Writes a batch of the column into `out` (rows, len(names)), which is zero."""
-        found = directions(column, len(self.mean))
-        is_gap = np.asarray(np.isnan(found).any(axis=1))
-        out[:, : len(self.mean)] = np.where(is_gap[:, None], self.mean, found)
-        if self.nulls:
-            out[:, -1] = is_gap
+        vectors = directions(column, len(self.mean))
+        out[:, : len(self.mean)] = vectors
+        out[np.isnan(vectors).any(axis=1)] = *self.mean, *_flag(self, 1.0)
 
 
 def directions(column: pa.Array, width: int) -> NDArray[np.float64]:
@@ -201,14 +201,19 @@ def directions(column: pa.Array, width: int) -> NDArray[np.float64]:
         return out
     has_width = pc.equal(pc.list_value_length(column), width).fill_null(False)
     flat = column.filter(has_width).flatten().cast(pa.float64(), safe=False).fill_null(np.nan)
-    found = np.array(flat.to_numpy(zero_copy_only=False), np.float64).reshape(-1, width)
-    found[~np.isfinite(found).all(axis=1)] = np.nan
-    length = np.linalg.norm(found, axis=1, keepdims=True)
-    out[has_width.to_numpy(zero_copy_only=False)] = found / np.where(length == 0, 1.0, length)
+    vectors = np.array(flat.to_numpy(zero_copy_only=False), np.float64).reshape(-1, width)
+    vectors[~np.isfinite(vectors).all(axis=1)] = np.nan
+    length = np.linalg.norm(vectors, axis=1, keepdims=True)
+    out[has_width.to_numpy(zero_copy_only=False)] = vectors / np.where(length == 0, 1.0, length)
     return out
 
 
 Encoding = NumberEncoding | CategoryEncoding | VectorEncoding | EmptyEncoding
+_BY_METHOD: dict[str, type[Any]] = {
+    **dict.fromkeys(("one-hot", "hashed"), CategoryEncoding),
+    "left out": EmptyEncoding,
+    "vector": VectorEncoding,
+}
 
 
 def use_of(encoding: Encoding, kind: pa.DataType, num_rows: int | None) -> str:
@@ -254,10 +259,10 @@ def encoding_as_json(encoding: Encoding) -> dict[str, Any]:
 
 def encoding_from_json(column: dict[str, Any]) -> Encoding:
     """The encoding that `encoding_as_json` described."""
-    kinds: dict[str, type[Any]] = {"one-hot": CategoryEncoding, "hashed": CategoryEncoding, "left out": EmptyEncoding}
-    kinds["vector"] = VectorEncoding
-    kind = kinds.get(column["method"], NumberEncoding)
-    made: Encoding = files.typed({name: value for name, value in column.items() if name != "names"}, kind)
+    made: Encoding = files.typed(
+        {name: value for name, value in column.items() if name != "names"},
+        _BY_METHOD.get(column["method"], NumberEncoding),
+    )
     return made
 
 
@@ -265,21 +270,21 @@ class NumberSurvey:
     """Counts nulls and values that are not finite, and adds up the rest; of dates it finds the earliest."""
 
     def __init__(
-        self, name: str, bad: Offenders, place: Callable[[int], str], dates: bool, num_hashes: int = NUM_HASHES
+        self, name: str, bad: Offenders, describe_row: Callable[[int], str], dates: bool, num_hashes: int = NUM_HASHES
     ) -> None:
-        self.name, self._bad, self._place, self._dates = name, bad, place, dates
+        self.name, self._bad, self._describe_row, self._dates = name, bad, describe_row, dates
         self.num_nonfinite = 0
         self._nulls = self._present = 0
         self._sum, self._low, self._high, self._whole = 0.0, np.inf, -np.inf, True
         self._distinct = Distinct(num_hashes)
 
     def add(self, column: pa.Array, rows: NDArray[np.int64]) -> None:
-        """Takes a batch; `rows` are its row numbers in the table, which `place` puts into words."""
+        """Takes a batch; `rows` are its row numbers in the table, which `describe_row` puts into words."""
         values = floats(column)
         size = np.abs(values)
         good, is_bad = values[size <= _FLOAT32_MAX], size > _FLOAT32_MAX
         if num_bad := int(np.count_nonzero(is_bad)):
-            self._bad.add(is_bad, lambda i: f"{self._place(int(rows[i]))} column {self.name!r} = {values[i]}")
+            self._bad.add(is_bad, lambda i: f"{self._describe_row(int(rows[i]))} column {self.name!r} = {values[i]}")
         self.num_nonfinite += num_bad
         self._nulls += len(values) - len(good) - num_bad
         self._present += len(good)
@@ -313,31 +318,26 @@ class NumberSurvey:
 class VectorSurvey:
     """Counts vectors that are null, and those that are not as many finite numbers as the first; adds up the others."""
 
-    def __init__(self, name: str, bad: Offenders, place: Callable[[int], str], num_places: int = 0) -> None:
-        self.name, self._place, self._width = name, place, num_places
+    def __init__(self, name: str, bad: Offenders, describe_row: Callable[[int], str], width: int = 0) -> None:
+        self.name, self._describe_row, self._width = name, describe_row, width
         self._bad = Offenders("vectors are not as many finite numbers as the first", bad.where)
         self._nulls = self._present = 0
         self._sum: Any = 0.0
 
     def add(self, column: pa.Array, rows: NDArray[np.int64]) -> None:
-        """Takes a batch; `rows` are its row numbers in the table, which `place` puts into words."""
         is_null = np.asarray(column.is_null().to_numpy(zero_copy_only=False), np.bool_)
         self._nulls += int(is_null.sum())
         if is_null.all():
             return
         self._width = self._width or len(column.drop_null()[0])
-        found = directions(column, self._width)
-        is_gap = np.asarray(np.isnan(found).any(axis=1))
-
-        def describe(i: int) -> str:
-            return f"{self._place(int(rows[i]))} column {self.name!r} = {column[i]}"
-
-        self._bad.add(is_gap & ~is_null, describe)
+        vectors = directions(column, self._width)
+        is_gap = np.asarray(np.isnan(vectors).any(axis=1))
+        where = f"column {self.name!r}"
+        self._bad.add(is_gap & ~is_null, lambda i: f"{self._describe_row(int(rows[i]))} {where} = {column[i]}")
         self._present += int((~is_gap).sum())
-        self._sum = self._sum + found[~is_gap].sum(axis=0)
+        self._sum = self._sum + vectors[~is_gap].sum(axis=0)
 
     def encoding(self, nonfinite: str, added_rows: int) -> Encoding:
-        """The encoding of the column; `added_rows` more nulls will come."""
         self._bad.check()
         if not self._present:
             return EmptyEncoding(self.name, gaps=self._nulls)
@@ -357,7 +357,6 @@ class CategorySurvey:
         self._distinct, self._format = Distinct(), FormatGuess()
 
     def add(self, column: pa.Array, rows: NDArray[np.int64]) -> None:
-        """Takes a batch."""
         values = texts(column)
         self._nulls += values.null_count
         self._present += len(values) - values.null_count
@@ -371,28 +370,24 @@ class CategorySurvey:
         self._format.add(counted.field("values"), counts)
 
     def encoding(self, nonfinite: str, added_rows: int) -> Encoding:
-        """The encoding of the column; `added_rows` more nulls will come."""
         if not self._present:
             return EmptyEncoding(self.name, gaps=self._nulls)
         is_few = len(self._values) <= self._max_categories
         distinct = len(self._values) if is_few else self._distinct.count()
         seen = distinct, self._nulls, self._format.name(), self._format.mostly()
         if not (is_few or self._is_wanted) and distinct > _NEAR_UNIQUE * self._present:
-            self._warn_left_out(*seen)
+            about, looks = "" if distinct <= NUM_HASHES else "about ", self._format.name()
+            hint = f"if these are {looks}, write them as {_EXAMPLES[looks]}; " if looks else seen[3] and f"{seen[3]}; "
+            log.warning(
+                "column %r is left out: it has %s%s distinct values in %s rows, too many to tell rows alike by; "
+                "%sgraph.categorical=[%s] keeps it, hashed, graph.exclude=[%s] says that it is to go",
+                *(self.name, about, f"{distinct:,}", f"{self._present:,}", hint, self.name, self.name),
+            )
             return EmptyEncoding(self.name, *seen)
         categories = tuple(sorted(self._values)) if is_few else ()
         counts = [self._values[name] for name in categories] if is_few else self._buckets.tolist()
         shares, buckets = tuple(count / self._present for count in counts), 0 if is_few else len(counts)
         return CategoryEncoding(self.name, categories, buckets, shares, self._nulls + added_rows, *seen)
-
-    def _warn_left_out(self, distinct: int, gaps: int, looks: str, mostly: str) -> None:
-        about = "" if distinct <= NUM_HASHES else "about "
-        hint = f"if these are {looks}, write them as {_EXAMPLES[looks]}; " if looks else mostly and f"{mostly}; "
-        log.warning(
-            "column %r is left out: it has %s%s distinct values in %s rows, too many to tell rows alike by; "
-            "%sgraph.categorical=[%s] keeps it, hashed, graph.exclude=[%s] says that it is to go",
-            *(self.name, about, f"{distinct:,}", f"{self._present:,}", hint, self.name, self.name),
-        )
 
 
 class UnknownSurvey:
@@ -403,14 +398,12 @@ class UnknownSurvey:
         self.counts: Counter[str] = Counter()
 
     def add(self, column: pa.Array, rows: NDArray[np.int64]) -> None:
-        """Takes a batch."""
         values = texts(column).drop_null()
-        is_known = pc.is_in(values, pa.array(self._categories, values.type))
-        self.counts.update(values.filter(pc.invert(is_known)).to_pylist())
+        is_category = pc.is_in(values, pa.array(self._categories, values.type))
+        self.counts.update(values.filter(pc.invert(is_category)).to_pylist())
 
 
 def _hash(value: str) -> int:
-    """64 bits of a text, the same everywhere."""
     return xxhash.xxh3_64_intdigest(value.encode())
 
 
@@ -423,7 +416,6 @@ class Distinct:
         self._added: list[NDArray[np.uint64]] = []
 
     def add(self, hashes: NDArray[np.uint64]) -> None:
-        """Takes some more hashes, uniform over 64 bits."""
         if len(self._smallest) > self._num_hashes:
             hashes = hashes[hashes < self._smallest[-1]]
         self._added.append(hashes)
@@ -431,7 +423,6 @@ class Distinct:
             self._merge()
 
     def count(self) -> int:
-        """The number of distinct hashes so far."""
         self._merge()
         if len(self._smallest) <= self._num_hashes:
             return len(self._smallest)
@@ -492,7 +483,6 @@ class TextFormat:
             return False
 
     def read(self, values: pa.Array) -> pa.Array:
-        """Values in this format as what they mean."""
         values = trimmed(values)
         if is_vector(self.kind):
             return pc.split_pattern(pc.replace_substring_regex(values, r"[\[\]{}\s]", ""), ",").cast(self.kind)
@@ -586,8 +576,8 @@ class TextFormatSearch:
     >>> search = TextFormatSearch(TEXT_FORMATS)
     >>> search.add(pa.array(["1,5", None, "12", "1.234,50-"]))
     True
-    >>> found, note = search.chosen(with_thousands=False)
-    >>> found.read(pa.array(["1.234,50-"])).to_pylist(), note
+    >>> form, note = search.chosen(with_thousands=False)
+    >>> form.read(pa.array(["1.234,50-"])).to_pylist(), note
     ([-1234.5], 'written with a decimal comma')
     """
 
@@ -599,8 +589,8 @@ class TextFormatSearch:
         """Takes some more values; returns whether any format is left."""
         values = trimmed(column.unique())
         if self._missing.keys() & {*MONEY}:
-            found = pc.replace_substring_regex(values.drop_null(), r"[-+()\d., ]", "").unique().to_pylist()
-            self._currencies.update(found[:5])
+            currencies = pc.replace_substring_regex(values.drop_null(), r"[-+()\d., ]", "").unique().to_pylist()
+            self._currencies.update(currencies[:5])
         if not pc.all(pc.match_substring_regex(values, r"\d"), min_count=0).as_py():  # no format is without
             self._missing = {}
         self._missing = {form: missing for form, missing in self._missing.items() if form.fits(values)}
@@ -610,15 +600,15 @@ class TextFormatSearch:
 
     def chosen(self, with_thousands: bool) -> tuple[TextFormat | None, str]:
         """The format to read the column by, if any, and the note for its report; may points be of thousands?"""
-        found = [form for form, missing in self._missing.items() if not missing]
-        if len(self._currencies) > 1 and {*found} & {*MONEY}:
+        shown = [form for form, missing in self._missing.items() if not missing]
+        if len(self._currencies) > 1 and {*shown} & {*MONEY}:
             several = ", ".join(sorted(currency or "none" for currency in self._currencies))
             return None, f"amounts of several currencies ({several}) are not added up"
-        if not found and {form.note for form in self._missing} >= {DAY_FIRST, MONTH_FIRST}:
+        if not shown and {form.note for form in self._missing} >= {DAY_FIRST, MONTH_FIRST}:
             return None, _TWO_DATES
-        legal = [form for form in found if with_thousands or form not in POINTS_OF_THOUSANDS]
+        legal = [form for form in shown if with_thousands or form not in POINTS_OF_THOUSANDS]
         form = legal[0] if legal else None
-        return form, MAY_BE_THOUSANDS if legal[:1] != found[:1] else form.note if form else ""
+        return form, MAY_BE_THOUSANDS if legal[:1] != shown[:1] else form.note if form else ""
 
 
 def trimmed(column: pa.Array) -> pa.Array:

@@ -40,31 +40,32 @@ _NAMES = (
     ("start", "end"),
 )
 _NUMBERED = (("1", "2"), ("a", "b"))
+_NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+|nan|inf)(e[-+]?\d+)?\s*", re.I)
 _TYPES = (("type",), ("node", "type"), ("nodetype",), ("kind", "of", "node"), ("node", "kind"), ("entity", "type"))
 _BESIDE = {"id", "account", "acct", "acc", "node", "user", "name", "key", "no", "nr", "number", "address", "iban"}
 
 
-def guess_columns(tables: tuple[Any, Any], known: dict[str, str], max_bytes: int, prefix: str = "") -> dict[str, str]:
-    """The options that name columns of (edges, nodes or None): `known`, and for the others a guess.
+def guess_columns(tables: tuple[Any, Any], given: dict[str, str], max_bytes: int, prefix: str = "") -> dict[str, str]:
+    """The options that name columns of (edges, nodes or None): `given`, and for the others a guess.
 
     A table is a path or an Arrow table. `prefix` stands before the names of options in messages.
     """
     edges = _open("graph.path", tables[0], max_bytes)
     nodes = None if tables[1] is None else _open("graph.nodes", tables[1], max_bytes)
     for name in COLUMNS[:2]:
-        edges.check_columns(prefix + name, [known.get(name)])
-    choices = _likely_ends(edges, known.get("source_column"), known.get("target_column"))
+        edges.check_columns(prefix + name, [given.get(name)])
+    choices = _likely_ends(edges, given.get("source_column"), given.get("target_column"))
     if nodes is None:
-        return known | dict(zip(COLUMNS, choices[0][0], strict=False))
-    nodes.check_columns(f"{prefix}id_column", [known.get("id_column")])
-    pairs, key = _find_id(edges, nodes, choices, known.get("id_column"))
+        return given | dict(zip(COLUMNS, choices[0][0], strict=False))
+    nodes.check_columns(f"{prefix}id_column", [given.get("id_column")])
+    pairs, key = _find_id(edges, nodes, choices, given.get("id_column"))
     if key is None:
-        raise InputError(_no_fit_message(edges, nodes, choices[0][0], known, prefix))
+        raise InputError(_no_fit_message(edges, nodes, choices[0][0], given, prefix))
     if len(pairs) > 1:
         ends = ", ".join(dict.fromkeys(itertools.chain(*pairs)))
         taken = f"{' and '.join(pairs[0])} are taken, the first: {prefix}source_column= and {prefix}target_column="
         log.warning("%s all look like ends of edges; %s say otherwise", ends, taken)
-    return _type_column(nodes, {key, *known.values()}) | known | dict(zip(COLUMNS, (*pairs[0], key), strict=True))
+    return _type_column(nodes, {key, *given.values()}) | given | dict(zip(COLUMNS, (*pairs[0], key), strict=True))
 
 
 def _type_column(nodes: TableFiles, taken: set[str]) -> dict[str, str]:
@@ -102,20 +103,12 @@ def _check_names(table: TableFiles) -> None:
     Columns that are named by their places from 0, as pandas names them, get a warning only.
     """
     names = table.schema.names
-    if not table.is_csv or not all(map(_is_number, names)):
+    if not table.is_csv or not all(map(_NUMBER.fullmatch, names)):
         return
     line = f"the first line of {table.origin}, {','.join(names[:5])}{',...' if len(names) > 5 else ''}"
-    if names != [str(place) for place in range(len(names))]:
+    if names != [str(number) for number in range(len(names))]:
         raise InputError(f"{line}, holds numbers; it must name the columns: put a line such as source,target before it")
     log.warning("%s, is taken for names of columns; if it is a row, put a line such as source,target before it", line)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def log_guesses(guessed: dict[str, str]) -> None:
@@ -130,7 +123,7 @@ def _likely_ends(edges: TableFiles, source: str | None, target: str | None) -> l
     if source is not None and target is not None:
         return [[(source, target)]]
     columns = [column for column in edges.schema if column.name not in edges.index_columns]
-    able = [column.name for column in columns if _is_number_or_text(column.type)]
+    able = [c.name for c in columns if is_text(c.type) or pa.types.is_integer(c.type) or pa.types.is_floating(c.type)]
     numbered = [pair for pair in _numbered_ends(able) if any(name in edges.casts for name in pair)]
     named = _named_ends(able) or (numbered if len(numbered) == 1 else [])
     named = [pair for pair in named if source in (None, pair[0]) and target in (None, pair[1])]
@@ -145,7 +138,9 @@ def _likely_ends(edges: TableFiles, source: str | None, target: str | None) -> l
             f"{edges.origin} has the columns {shown_names(edges.schema.names)}; legal are two or more of text or whole "
             "numbers, the ends of an edge"
         )
-    numbering = {name for name, values in _first_rows(edges, left).items() if _counts_up(values)}
+    first = _first_rows(edges, left).items()  # numbers of rows are each the one before and 1
+    whole = {name: v.to_numpy() for name, v in first if len(v) > 2 and not v.null_count and pa.types.is_integer(v.type)}
+    numbering = {name for name, values in whole.items() if (np.diff(values) == 1).all()}
     groups = [[pair for pair in pairs if len(numbering & set(pair)) == count] for count in range(3)]
     return [group for group in groups if group]
 
@@ -161,9 +156,9 @@ def _named_ends(names: Sequence[str]) -> list[Pair]:
     return [
         (name, by_words[other])
         for one, another in _NAMES
-        for name, parts in words.items()
-        if one in parts and set(parts) <= {one, *_BESIDE}
-        if (other := tuple(another if part == one else part for part in parts)) in by_words
+        for name, held in words.items()
+        if one in held and set(held) <= {one, *_BESIDE}
+        if (other := tuple(another if word == one else word for word in held)) in by_words
     ]
 
 
@@ -210,7 +205,8 @@ def _find_id(
     likeliest = sorted(fits, key=lambda fit: -fit[0])
     for least in (1.0, _NEARLY):  # ids that repeat are refused by their rows, later
         for _, pairs, name in likeliest:
-            if _distinct_share(nodes, name) >= least:
+            ids = pa.chunked_array((batch.column(0) for batch in nodes.batches([name])), nodes.casts[name])
+            if pc.count_distinct(ids).as_py() >= least * max(1, len(ids)):
                 return pairs, name
     return [ends], called[0] if called and is_sure else None
 
@@ -220,38 +216,32 @@ def _best(choices: list[list[Pair]], shares: Mapping[str, float]) -> tuple[float
     for group in choices:
         fits = [pair for pair in group if all(shares.get(end, 0.0) >= _ENOUGH for end in pair)]
         if fits:
-            found = {pair: sum(round(shares[end], 1) for end in pair) for pair in fits}
-            most = max(found.values())
-            return most, [pair for pair, share in found.items() if share == most]
+            totals = {pair: sum(round(shares[end], 1) for end in pair) for pair in fits}
+            most = max(totals.values())
+            return most, [pair for pair, share in totals.items() if share == most]
     return None
 
 
 def _shares(first: Mapping[str, pa.Array], nodes: TableFiles, name: str) -> dict[str, float]:
     """Of each column of `first`: the share of its values that a column of the node table holds."""
     of_type = {end: values for end, values in first.items() if values.type == nodes.casts[name]}
-    found = {end: np.zeros(len(values), np.bool_) for end, values in of_type.items()}
+    is_held = {end: np.zeros(len(values), np.bool_) for end, values in of_type.items()}
     for batch in nodes.batches([name]):
-        for end, is_found in found.items():
-            is_found |= pc.is_in(first[end], batch.column(0)).to_numpy(zero_copy_only=False)
-        if all(is_found.all() for is_found in found.values()):
+        for end, mask in is_held.items():
+            mask |= pc.is_in(first[end], batch.column(0)).to_numpy(zero_copy_only=False)
+        if all(mask.all() for mask in is_held.values()):
             break
-    return {end: float(is_found.mean()) for end, is_found in found.items() if len(is_found)}
+    return {end: float(mask.mean()) for end, mask in is_held.items() if len(mask)}
 
 
-def _distinct_share(nodes: TableFiles, name: str) -> float:
-    """How many distinct values a column has, of all."""
-    column = pa.chunked_array((batch.column(0) for batch in nodes.batches([name])), nodes.casts[name])
-    return float(pc.count_distinct(column).as_py() / max(1, len(column)))
-
-
-def _no_fit_message(edges: TableFiles, nodes: TableFiles, ends: Pair, known: Mapping[str, str], prefix: str) -> str:
-    key = known.get("id_column")
+def _no_fit_message(edges: TableFiles, nodes: TableFiles, ends: Pair, given: Mapping[str, str], prefix: str) -> str:
+    key = given.get("id_column")
     lacks = f"no column of {nodes.origin} holds" if key is None else f"{prefix}id_column={key!r} does not hold"
-    unsaid = " and ".join(f"{prefix}{name}=" for name in COLUMNS[:2] if name not in known)
+    unsaid = " and ".join(f"{prefix}{name}=" for name in COLUMNS[:2] if name not in given)
     guessed = f" (guessed as the ends of edges; {unsaid} say otherwise)" if unsaid else ""
     advice = f"; {prefix}id_column= names the column of ids" if key is None else ""
     has_ends = [bool(_named_ends(table.schema.names) + _numbered_ends(table.schema.names)) for table in (edges, nodes)]
-    if "source_column" not in known and has_ends == [False, True]:
+    if "source_column" not in given and has_ends == [False, True]:
         advice += f"; if {nodes.origin} is the table of edges, it comes first"
     return (
         f"{lacks} the ids in {ends[0]!r} and {ends[1]!r} of {edges.origin}{guessed}{advice}. "
@@ -260,17 +250,5 @@ def _no_fit_message(edges: TableFiles, nodes: TableFiles, ends: Pair, known: Map
 
 
 def _first_rows(table: TableFiles, names: Iterable[str]) -> dict[str, pa.Array]:
-    """The first rows of those columns that can hold ids."""
     able = [name for name in names if name in table.casts]
     return dict(zip(able, table.first_batch(able).slice(0, _FIRST).columns, strict=True)) if able else {}
-
-
-def _counts_up(values: pa.Array) -> bool:
-    """Whether each value is the one before and 1, as numbers of rows are."""
-    if len(values) < 3 or values.null_count or not pa.types.is_integer(values.type):
-        return False
-    return bool((np.diff(values.to_numpy()) == 1).all())
-
-
-def _is_number_or_text(kind: pa.DataType) -> bool:
-    return is_text(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)

@@ -4,7 +4,7 @@
 counts what cannot be an id: fractions, negative numbers, nulls, and what would be merged with another id.
 
 `GrowingIds` is an exact hash table with open addressing over flat arrays. Memory: the ids themselves, of text 8 bytes
-an id for positions, and 8 to 16 bytes an id for the table. `RangeIds` are integers that are the numbers already.
+an id for positions, and 8 to 16 bytes an id for the table. `find_in_range` has none.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ class GrowingIds:
     def __init__(self, kind: str) -> None:
         self._is_text, self._count = kind == "text", 0
         offsets = np.zeros(_FIRST_SLOTS // 2 + 1, np.int64)
-        self._known: Arrays = (offsets, np.empty(1 << 14, np.uint8)) if self._is_text else (offsets[1:],)
+        self._stored: Arrays = (offsets, np.empty(1 << 14, np.uint8)) if self._is_text else (offsets[1:],)
         self._slots = np.full(_FIRST_SLOTS, -1, np.int32)
 
     def __len__(self) -> int:
@@ -50,10 +50,10 @@ class GrowingIds:
         """The number of each id (no nulls); a new id gets the next number."""
         ids, size = self._arrays(names), self._count + len(names)
         if self._is_text:
-            (offsets, data), num_bytes = self._known, int(ids[0][-1] - ids[0][0])
-            self._known = _grown(offsets, size + 1), _grown(data, int(offsets[self._count]) + num_bytes)
+            (offsets, data), num_bytes = self._stored, int(ids[0][-1] - ids[0][0])
+            self._stored = _grown(offsets, size + 1), _grown(data, int(offsets[self._count]) + num_bytes)
         else:
-            self._known = (_grown(self._known[0], size),)
+            self._stored = (_grown(self._stored[0], size),)
         if 2 * size > len(self._slots):
             self._slots = np.full(1 << (2 * size - 1).bit_length(), -1, np.int32)
             self._number(self._held(), 0, self._count)  # each gets the number that it has
@@ -62,11 +62,10 @@ class GrowingIds:
     def find(self, names: pa.Array) -> Numbers:
         """The number of each id, -1 where it is not known."""
         out, find = np.empty(len(names), np.int64), find_texts if self._is_text else find_numbers
-        run_in_threads(len(out), find, *self._arrays(names), *self._known, self._slots, out)
+        run_in_threads(len(out), find, *self._arrays(names), *self._stored, self._slots, out)
         return out
 
     def column(self) -> pa.Array:
-        """All ids, by number."""
         if not self._is_text:
             return pa.array(self._held()[0])
         return pa.LargeStringArray.from_buffers(self._count, *map(pa.py_buffer, self._held()))
@@ -75,29 +74,23 @@ class GrowingIds:
         """Numbers ids that are not known from `first` on; there is room for all, and half of the slots are free."""
         add: Callable[..., int] = add_texts if self._is_text else add_numbers
         out = np.empty(num_ids, np.int64)
-        self._count = add(*ids, first, *self._known, self._slots, out)
+        self._count = add(*ids, first, *self._stored, self._slots, out)
         return out
 
     def _held(self) -> Arrays:
         if not self._is_text:
-            return (self._known[0][: self._count],)
-        offsets, data = self._known
+            return (self._stored[0][: self._count],)
+        offsets, data = self._stored
         return offsets[: self._count + 1], data[: offsets[self._count]]
 
     def _arrays(self, names: pa.Array) -> Arrays:
         return text_buffers(names) if self._is_text else (_integers(names),)
 
 
-class RangeIds:
-    """Integer ids 0 .. n - 1 that are the node numbers: nothing to look up, nothing to store."""
-
-    def __init__(self, count: int):
-        self._count = count
-
-    def find(self, names: pa.Array) -> Numbers:
-        """The number of each id, -1 where it is not known."""
-        numbers = _integers(names)
-        return np.where((numbers >= 0) & (numbers < self._count), numbers, -1)
+def find_in_range(count: int, names: pa.Array) -> Numbers:
+    """As `find` of ids that are the numbers 0 .. count - 1 already: nothing to look up, nothing to store."""
+    numbers = _integers(names)
+    return np.where((numbers >= 0) & (numbers < count), numbers, -1)
 
 
 def _integers(names: pa.Array) -> Numbers:
@@ -114,7 +107,7 @@ def _grown(array: NDArray[Any], size: int) -> NDArray[Any]:
 
 
 @kernel
-def _text_slot(data, start, stop, known_offsets, known_data, slots):
+def _text_slot(data, start, stop, stored_offsets, stored_data, slots):
     """The slot that holds the text, or the free one (-1) where it belongs, found from its FNV-1a hash on."""
     state = _FNV_BASIS
     for i in range(start, stop):
@@ -122,58 +115,56 @@ def _text_slot(data, start, stop, known_offsets, known_data, slots):
     mask = len(slots) - 1
     slot = np.int64((state ^ (state >> _S32)) & np.uint64(mask))
     while slots[slot] >= 0:
-        known = slots[slot]
-        if _same(data, start, stop, known_data, known_offsets[known], known_offsets[known + 1]):
+        number = slots[slot]
+        if _same(data, start, stop, stored_data, stored_offsets[number], stored_offsets[number + 1]):
             break
         slot = (slot + 1) & mask
     return slot
 
 
 @kernel
-def _same(data, start, stop, known_data, known_start, known_stop):
-    if stop - start != known_stop - known_start:
+def _same(data, start, stop, stored_data, stored_start, stored_stop):
+    if stop - start != stored_stop - stored_start:
         return False
     for i in range(stop - start):  # noqa: SIM110  a loop compiles to a compare, a generator does not
-        if data[start + i] != known_data[known_start + i]:
+        if data[start + i] != stored_data[stored_start + i]:
             return False
     return True
 
 
 @kernel
-def _number_slot(number, known, slots):
-    """The slot that holds the number, or the free one (-1) where it belongs."""
+def _number_slot(number, stored, slots):
     mask = len(slots) - 1
     slot = np.int64(((np.uint64(number) * _GOLDEN) >> _S32) & np.uint64(mask))
-    while slots[slot] >= 0 and known[slots[slot]] != number:
+    while slots[slot] >= 0 and stored[slots[slot]] != number:
         slot = (slot + 1) & mask
     return slot
 
 
 @kernel
-def find_texts(part, offsets, data, known_offsets, known_data, slots, out):
+def find_texts(span, offsets, data, stored_offsets, stored_data, slots, out):
     """out[i] = number of text i, -1 where it is not known."""
-    for i in range(part[0], part[1]):
-        out[i] = slots[_text_slot(data, offsets[i], offsets[i + 1], known_offsets, known_data, slots)]
+    for i in range(span[0], span[1]):
+        out[i] = slots[_text_slot(data, offsets[i], offsets[i + 1], stored_offsets, stored_data, slots)]
 
 
 @kernel
-def find_numbers(part, numbers, known, slots, out):
-    """`find_texts` for integers."""
-    for i in range(part[0], part[1]):
-        out[i] = slots[_number_slot(numbers[i], known, slots)]
+def find_numbers(span, numbers, stored, slots, out):
+    for i in range(span[0], span[1]):
+        out[i] = slots[_number_slot(numbers[i], stored, slots)]
 
 
 @kernel
-def add_texts(offsets, data, count, known_offsets, known_data, slots, out):
+def add_texts(offsets, data, count, stored_offsets, stored_data, slots, out):
     """out[i] = number of text i, the next one where it is new; returns the new count."""
     for i in range(len(out)):
         start, stop = offsets[i], offsets[i + 1]
-        slot = _text_slot(data, start, stop, known_offsets, known_data, slots)
+        slot = _text_slot(data, start, stop, stored_offsets, stored_data, slots)
         if slots[slot] < 0:
-            end = known_offsets[count]
+            end = stored_offsets[count]
             for k in range(stop - start):
-                known_data[end + k] = data[start + k]
-            known_offsets[count + 1] = end + stop - start
+                stored_data[end + k] = data[start + k]
+            stored_offsets[count + 1] = end + stop - start
             slots[slot] = count
             count += 1
         out[i] = slots[slot]
@@ -181,12 +172,11 @@ def add_texts(offsets, data, count, known_offsets, known_data, slots, out):
 
 
 @kernel
-def add_numbers(numbers, count, known, slots, out):
-    """`add_texts` for integers."""
+def add_numbers(numbers, count, stored, slots, out):
     for i in range(len(out)):
-        slot = _number_slot(numbers[i], known, slots)
+        slot = _number_slot(numbers[i], stored, slots)
         if slots[slot] < 0:
-            known[count] = numbers[i]
+            stored[count] = numbers[i]
             slots[slot] = count
             count += 1
         out[i] = slots[slot]
@@ -257,10 +247,10 @@ def id_kind(columns: Sequence[tuple[str, pa.DataType]], id_type: str = "auto") -
 
 
 class IdReader:
-    """Brings id columns of one table to one type; `where` names its rows in messages, `place` one of them."""
+    """Brings id columns of one table to one type; `where` names its rows in messages, `describe_row` one of them."""
 
-    def __init__(self, kind: str, where: str, place: Callable[[int], str], remedy: str = _AS_TEXT) -> None:
-        self._kind, self._place = kind, place
+    def __init__(self, kind: str, where: str, describe_row: Callable[[int], str], remedy: str = _AS_TEXT) -> None:
+        self._kind, self._describe_row = kind, describe_row
         self._fractional = Offenders("fractional ids", where)
         self._rounded = Offenders("ids are floats so large that different ones cannot be told apart", where, remedy)
         self._large = Offenders(f"ids above {_MAX_ID}", where, remedy)
@@ -272,9 +262,9 @@ class IdReader:
         """The batch as large_string or int64, nulls kept; faults are counted, their values set to null."""
 
         def count(offenders: Offenders, is_bad: NDArray[np.bool_], values: Any) -> None:
-            offenders.add(is_bad, lambda i: f"{self._place(first_row + i)}: {values[i]}")
+            offenders.add(is_bad, lambda i: f"{self._describe_row(first_row + i)}: {values[i]}")
 
-        self.null.add(_mask(column.is_null()), lambda i: self._place(first_row + i))
+        self.null.add(_mask(column.is_null()), lambda i: self._describe_row(first_row + i))
         if self._kind == "text":
             return column.cast(pa.large_string())
         if pa.types.is_floating(column.type):
@@ -299,7 +289,6 @@ class IdReader:
         return numbers
 
     def check(self, nulls: bool = True) -> None:
-        """Raises for the first kind of fault that was met."""
         faults = (self._fractional, self._rounded, self._large, self._odd, self._negative)
         for offenders in (*faults, self.null) if nulls else faults:
             offenders.check()

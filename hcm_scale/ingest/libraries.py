@@ -118,16 +118,12 @@ def _ends_of(store: Any, origin: str) -> tuple[NDArray[Any], NDArray[Any], NDArr
     adjacency: Any = getattr(store, "adj_t", None)
     if edge_index is None and adjacency is not None:
         with reading(f"adj_t of {origin} is no sparse matrix"):
-            if hasattr(adjacency, "to_scipy"):  # torch_sparse.SparseTensor
-                entries, has_values = adjacency.to_scipy(layout="coo"), adjacency.has_value()
-                return entries.col, entries.row, entries.data if has_values else None
-            entries = adjacency.to_sparse_coo().coalesce()
-            target, source = entries.indices().cpu().numpy()
-            return source, target, entries.values().detach().cpu().numpy()
+            entries, has_values = _entries(adjacency), getattr(adjacency, "has_value", lambda: True)
+            return entries.col, entries.row, entries.data if has_values() else None
     shape = tuple(getattr(edge_index, "shape", ()))
     if len(shape) != 2 or shape[0] != 2:
-        found = "no edge_index" if edge_index is None else f"edge_index of shape {shape}"
-        raise InputError(f"{origin}: data has {found}; legal is a Data with edge_index (2, E), or adj_t")
+        held = "no edge_index" if edge_index is None else f"edge_index of shape {shape}"
+        raise InputError(f"{origin}: data has {held}; legal is a Data with edge_index (2, E), or adj_t")
     with reading(f"edge_index of {origin} holds no numbers"):
         source, target = edge_index.cpu().numpy()
     return source, target, None
@@ -139,7 +135,7 @@ def _columns(name: str, values: list[Any]) -> dict[str, pa.Array]:
     what, length = f"attribute {name!r}", next(iter(lengths))
     if len(lengths) > 1 or length is None:
         return {name: _column(what, values)}
-    return {f"{name}_{place}": _column(what, [value[place] for value in values]) for place in range(length)}
+    return {f"{name}_{entry}": _column(what, [value[entry] for value in values]) for entry in range(length)}
 
 
 def _column(what: str, values: list[Any]) -> pa.Array:
@@ -178,7 +174,6 @@ def _without_pickles(what: str) -> Iterator[None]:
 
 @functools.cache
 def _install_hook() -> None:
-    """Installs the hook, once: Python cannot remove one."""
     sys.addaudithook(_check)
 
 
@@ -232,21 +227,25 @@ def read_dataset(
 def _fetch(name: str, root: Path, max_bytes: int, trust_pickle: bool) -> Any:
     import torch_geometric.datasets as table
 
-    class_name, _, part = SHORT_NAMES.get(name, name).partition("/")
+    class_name, _, member = SHORT_NAMES.get(name, name).partition("/")
     if class_name not in table.__all__:
         legal = ", ".join(sorted({*SHORT_NAMES, *table.__all__}))
         raise ValueError(f"graph.dataset={name!r} is not known; legal are {legal}")
     maker = getattr(table, class_name)
     takes = inspect.signature(maker).parameters
     needed = [n for n, p in takes.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
-    options = {**({"root": str(root / class_name)} if "root" in takes else {}), **({"name": part} if part else {})}
-    if (part and "name" not in takes) or not set(needed) <= set(options):
+    options = {**({"root": str(root / class_name)} if "root" in takes else {}), **({"name": member} if member else {})}
+    if (member and "name" not in takes) or not set(needed) <= set(options):
         raise ValueError(
             f"graph.dataset={name!r}: {class_name} takes {', '.join(needed) or 'no part'}; legal is Class or Class/name"
         )
-    for path in (root / class_name).rglob("*.pt"):
-        if zipfile.is_zipfile(path):
-            _check_archive(path, max_bytes)
+    for path in filter(zipfile.is_zipfile, (root / class_name).rglob("*.pt")):
+        with reading(f"{path} is no file of torch"), zipfile.ZipFile(path) as archive:
+            unpacked = sum(member.file_size for member in archive.infolist())
+            check_growth(str(path), path.stat().st_size, unpacked, max_bytes)
+            if (torn := archive.testzip()) is not None:  # torch passes checksums over
+                remedy = "remove it to have it made again"
+                raise InputError(f"{path} is damaged: {torn} in it is not as it was written; {remedy}")
     try:
         with (
             contextlib.nullcontext() if trust_pickle else _without_pickles(f"graph.dataset={name!r}"),
@@ -257,22 +256,11 @@ def _fetch(name: str, root: Path, max_bytes: int, trust_pickle: bool) -> Any:
         raise InputError(f"graph.dataset={name!r} is not under {root} and could not be downloaded: {error}") from error
 
 
-def _check_archive(path: Path, max_bytes: int) -> None:
-    """Refuses a file of torch that would unpack to too much, or whose checksums, which torch passes over, are wrong."""
-    with reading(f"{path} is no file of torch"), zipfile.ZipFile(path) as archive:
-        unpacked = sum(member.file_size for member in archive.infolist())
-        check_growth(str(path), path.stat().st_size, unpacked, max_bytes)
-        torn = archive.testzip()
-    if torn is not None:
-        raise InputError(f"{path} is damaged: {torn} in it is not as it was written; remove it to have it made again")
-
-
 def _weights(data: Any) -> NDArray[Any] | None:
-    """One number an edge, where the data has it."""
     for name in _WEIGHTS:
-        found = getattr(data, name, None)
-        if found is not None and (found.dim() == 1 or (found.dim() == 2 and found.shape[1] == 1)):
-            values: NDArray[Any] = found.detach().double().cpu().numpy().ravel()
+        weights = getattr(data, name, None)
+        if weights is not None and tuple(weights.shape[1:]) in ((), (1,)):
+            values: NDArray[Any] = weights.detach().double().cpu().numpy().ravel()
             return values
     return None
 
@@ -282,12 +270,17 @@ def _rows(x: Any) -> DenseRows | SparseRows | None:
 
     if x is None:
         return None
-    if hasattr(x, "to_scipy"):  # torch_sparse.SparseTensor
-        return SparseRows.of(x.to_scipy(layout="csr"))
-    if x.layout != torch.strided:
-        entries = x.to_sparse_coo().coalesce()
-        row, column = entries.indices().cpu().numpy()
-        return SparseRows.of(sparse.coo_array((entries.values().cpu().numpy(), (row, column)), shape=tuple(x.shape)))
+    if hasattr(x, "to_scipy") or x.layout != torch.strided:
+        return SparseRows.of(_entries(x))
     if x.dim() != 2:
         raise InputError(f"x has shape {tuple(x.shape)}; legal is (n, d)")
-    return DenseRows.of(x, convert=lambda block: block.detach().float().cpu().numpy())
+    return DenseRows(x, convert=lambda block: block.detach().float().cpu().numpy())
+
+
+def _entries(matrix: Any) -> Any:
+    """A sparse matrix of torch, or a torch_sparse.SparseTensor, as one of scipy."""
+    if hasattr(matrix, "to_scipy"):
+        return matrix.to_scipy(layout="coo")
+    entries = matrix.to_sparse_coo().coalesce()
+    row, column = entries.indices().cpu().numpy()
+    return sparse.coo_array((entries.values().detach().cpu().numpy(), (row, column)), shape=tuple(matrix.shape))

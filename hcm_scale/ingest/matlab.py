@@ -57,7 +57,7 @@ class Variable:
     def is_sparse(self) -> bool:
         return self.kind == _SPARSE
 
-    def parts(self) -> list[NDArray[Any]]:
+    def blocks(self) -> list[NDArray[Any]]:
         """[values] by columns, or [rows, column starts, values] of a sparse matrix; each as long as its tag says."""
         if self.is_complex or not (self.is_sparse or self.kind in _NUMERIC) or len(self.shape) != 2:
             raise InputError(f"{self.where} is no matrix of real numbers; legal are such of shape (n, d)")
@@ -80,10 +80,9 @@ class Variable:
         return [np.frombuffer(body, self.order + dtype).astype(dtype, copy=False) for dtype, body in typed]
 
     def dense(self) -> NDArray[Any]:
-        """The values of a dense matrix, in the type in which the file keeps them."""
         if self.is_sparse:
             raise InputError(f"{self.where} is sparse; legal is a dense matrix")
-        values = self.parts()[0]
+        values = self.blocks()[0]
         if len(values) != math.prod(self.shape):
             raise InputError(f"{self.where} has {len(values):,} values; its shape {self.shape} asks for another number")
         return values.reshape(self.shape, order="F")
@@ -91,7 +90,7 @@ class Variable:
 
 def list_variables(path: Path) -> dict[str, Variable]:
     """The variables of a file by name."""
-    found: dict[str, Variable] = {}
+    variables: dict[str, Variable] = {}
     file_bytes = path.stat().st_size
     with open(path, "rb") as stream:
         order = _check_header(path.name, stream.read(_HEADER_BYTES))
@@ -115,16 +114,15 @@ def list_variables(path: Path) -> dict[str, Variable]:
                 raise InputError(f"{where} is of type {kind}; legal are {legal}")
             facts = _facts(data, order, where)
             variable = Variable(path, start, packed_bytes, order, *facts, num_bytes)
-            if variable.name in found:
+            if variable.name in variables:
                 raise InputError(f"{path.name} holds {variable.name!r} twice; legal is one variable of a name")
             if variable.name:  # one without a name is MATLAB's own
-                found[variable.name] = variable
+                variables[variable.name] = variable
             stream.seek(start + size)
-    return found
+    return variables
 
 
 def _check_header(name: str, header: bytes) -> str:
-    """The byte order of a v5 file, as numpy says it."""
     order = {b"IM": "<", b"MI": ">"}.get(header[126:128])
     if order is None:
         if len(header) >= 20 and 0 in header[:4]:
@@ -138,7 +136,6 @@ def _check_header(name: str, header: bytes) -> str:
 
 
 def _facts(data: memoryview, order: str, where: str) -> tuple[str, int, bool, tuple[int, ...]]:
-    """Name, class, whether complex, and shape of a variable, from its first bytes."""
     heads = list(itertools.islice(_elements(data, order, where, whole=False), 3))
     (_, flags), (dims_kind, dims), (_, name) = heads if len(heads) == 3 else [(0, b"")] * 3
     if len(flags) != 8 or dims_kind != 5 or len(dims) % 4:
@@ -200,7 +197,7 @@ def read_mat(out: Path | str, path: Path, keys: Mapping[str, str], policy: Polic
         x: SparseRows | DenseRows | None = None
         if "attributes" in chosen:
             matrix = _matrix(chosen["attributes"], adjacency.shape[0])
-            x = DenseRows.of(matrix) if isinstance(matrix, np.ndarray) else SparseRows.of(matrix)
+            x = DenseRows(matrix) if isinstance(matrix, np.ndarray) else SparseRows.of(matrix)
         y = chosen["label"].dense() if "label" in chosen else None
         return write_arrays(out, path.name, edges, x, y, policy)
 
@@ -210,8 +207,8 @@ def _choose(path: Path, keys: Mapping[str, str]) -> dict[str, Variable]:
     held = list_variables(path)
     check_keys(keys, KNOWN, held, path.name)
     chosen: dict[str, str] = {}
-    for role, known in KNOWN.items():
-        names = [keys[role]] if role in keys else [name for name in known if name in held]
+    for role, usual in KNOWN.items():
+        names = [keys[role]] if role in keys else [name for name in usual if name in held]
         if len(names) > 1:
             raise InputError(f"{path.name} holds {' and '.join(names)}; graph.keys={{{role!r}: name}} says which it is")
         if names:
@@ -228,7 +225,7 @@ def _matrix(variable: Variable, num_rows: int) -> np.ndarray | sparse.csc_array:
         raise InputError(f"{variable.where} has shape {variable.shape}; legal is ({num_rows}, d)")
     if not variable.is_sparse:
         return variable.dense()
-    rows, starts, values = variable.parts()
+    rows, starts, values = variable.blocks()
     whole = rows.dtype.kind in INTEGERS and starts.dtype.kind in INTEGERS
     num_entries = int(starts[-1]) if whole and len(starts) == variable.shape[1] + 1 else -1
     if not 0 <= num_entries <= min(len(rows), len(values)):

@@ -8,9 +8,9 @@
 | labels     | `y` (n), 1 = anomaly                                                                                    |
 
 `read_matrices` looks for them in one .npz, in a folder of .npy files, or in one .npy (the edge_index); `keys` maps a
-name of this table to the file's own name. Edges and dense attributes are decoded piece by piece, from disk or through
-the archive's inflater, and never in memory as a whole. Pickles are refused; the bytes that a header promises must be
-those that the file or the archive's directory has, and what an archive unpacks to is checked before. Stored zeros of an
+name of this table to the file's own name. What is asked for of an archive is unpacked beside the new folder, what it
+unpacks to being checked before; edges and dense attributes are read from a map of the file, piece by piece, and are
+never in memory as a whole. Pickles are refused, and a header must promise the bytes that follow. Stored zeros of an
 adjacency matrix are no edges.
 
 `read_sparse` takes an adjacency matrix and attributes in memory. Of attributes in a table (pandas, Polars, Arrow) the
@@ -20,13 +20,14 @@ ids of the nodes.
 
 import contextlib
 import functools
-import itertools
 import math
+import os
+import shutil
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -34,14 +35,14 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from hcm_scale.base.console import shorten
-from hcm_scale.base.npy import read_header
-from hcm_scale.graph.build import MAX_NODES, Chunk
+from hcm_scale.base.npy import open_npy, read_header
+from hcm_scale.graph.build import MAX_NODES
 from hcm_scale.graph.store import Graph, SparseRows
 from hcm_scale.ingest.arrays import DenseRows, Edges, WeightedChunk, check_indptr, check_keys, write_arrays
 from hcm_scale.ingest.policy import InputError, Offenders, Policy, check_growth, naming_origin, reading, shown_names
 from hcm_scale.ingest.table_files import check_distinct, index_of, is_table
 
-NUMBERS, INTEGERS = "iufb", "iu"  # kinds of numpy types
+NUMBERS, INTEGERS, _ANY = "iufb", "iu", "biufcmMSUV"  # kinds of numpy types
 _ROLES = ("edge_index", "edge_weight", "indptr", "indices", "x", "x_indptr", "x_indices", "x_data", "x_shape", "y")
 _PARTS: dict[str, tuple[str, ...]] = {  # by the format of a scipy file
     **dict.fromkeys(("csr", "csc", "bsr"), ("data", "indices", "indptr")),
@@ -49,20 +50,22 @@ _PARTS: dict[str, tuple[str, ...]] = {  # by the format of a scipy file
     "dia": ("data", "offsets"),
 }
 MAX_COLUMNS = (1 << 31) - 1
-_SLICE_ENTRIES = 1 << 18
-_BLOCK_BYTES = 1 << 22
+_SLICE_ENTRIES, _COPIED_BYTES = 1 << 18, 1 << 22
 _IN_MEMORY, _TABLE = "scipy matrix", "the table of attributes"
 
 
 def read_matrices(out: Path | str, path: Path, keys: Mapping[str, str], policy: Policy) -> Graph:
     """Reads the arrays at `path` (.npz, .npy or a folder of .npy) into the graph folder `out`; returns it opened."""
     with naming_origin(path.name), contextlib.ExitStack() as stack:
-        held = _open_arrays(path, policy.max_bytes, stack)
+        out = Path(out)
+        scratch = out.with_name(f".{out.name}-unpacked.{os.getpid()}.tmp")
+        stack.callback(shutil.rmtree, scratch, ignore_errors=True)
+        held = _open_arrays(path, scratch, policy.max_bytes, stack)
         check_keys(keys, _ROLES, sorted(held), path.name)
         arrays = held | {role: held[name] for role, name in keys.items()}
         if path.suffix == ".npy" and not path.is_dir():
             arrays = {"edge_index": held[path.stem]}
-        labels = arrays["y"].load() if "y" in arrays else None
+        labels = arrays["y"].require(_ANY, "numbers") if "y" in arrays else None
         edges = _find_edges(arrays, path, policy.weights)
         return write_arrays(out, path.name, edges, _attributes(arrays), labels, policy)
 
@@ -75,105 +78,73 @@ def read_sparse(out: Path | str, adjacency: Any, x: Any, policy: Policy) -> Grap
     return write_arrays(out, _IN_MEMORY, edges, _attributes_in_memory(x), None, policy, ids=ids)
 
 
-@dataclass(frozen=True)
-class NpyFile:
-    """One .npy file, on disk or in an archive: its header, and how to open it."""
+class Held(NamedTuple):
+    """One array of the input: what messages call it, and where its .npy file is, once it is unpacked."""
 
     name: str
-    open: Callable[[], IO[bytes]]
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    fortran: bool
-    data_start: int
+    unpacked: Callable[[], Path]
 
-    @staticmethod
-    def of(name: str, open_file: Callable[[], IO[bytes]], num_bytes: int) -> "NpyFile":
-        """Reads the header of a file of `num_bytes`; refuses what is not a plain array of just that size."""
-        with reading(f"{name} is not a .npy array"), open_file() as stream:
-            shape, fortran, dtype = read_header(stream)
-            start = stream.tell()
+    def require(self, kinds: str, legal: str, dims: int | None = None) -> NDArray[Any]:
+        """The array, mapped; an error that says what is legal where the type or the number of dimensions is another."""
+        path = self.unpacked()
+        with reading(f"{self.name} is not a .npy array"), open(path, "rb") as stream:
+            shape, _, dtype = read_header(stream)
+            num_bytes = path.stat().st_size - stream.tell()
         if dtype.hasobject:
-            raise InputError(f"{name} holds Python objects (a pickle); legal are plain arrays")
+            raise InputError(f"{self.name} holds Python objects (a pickle); legal are plain arrays")
         promised = math.prod(shape) * dtype.itemsize
-        if min(shape, default=0) < 0 or promised != num_bytes - start:
+        if min(shape, default=0) < 0 or promised != num_bytes:
             raise InputError(
-                f"{name} is torn: its header says {dtype} of shape {shape}, which is {promised:,} bytes; "
-                f"{num_bytes - start:,} follow"
+                f"{self.name} is torn: its header says {dtype} of shape {shape}, which is {promised:,} bytes; "
+                f"{num_bytes:,} follow"
             )
-        return NpyFile(name, open_file, shape, dtype, fortran, start)
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape)
-
-    def require(self, kinds: str, legal: str, dims: int | None = None) -> "NpyFile":
-        """Itself, or an error that says what is legal where the type or the number of dimensions is another."""
-        if self.dtype.kind not in kinds or dims not in (None, len(self.shape)):
-            raise InputError(f"{self.name} is {self.dtype} of shape {self.shape}; legal are {legal}")
-        return self
-
-    def load(self) -> NDArray[Any]:
-        """The whole array."""
-        flat, start = np.empty(self.size, self.dtype), 0
-        for piece in self.read_slices(0, self.size):
-            flat[start : start + len(piece)] = piece
-            start += len(piece)
-        return flat.reshape(self.shape, order="F" if self.fortran else "C")
-
-    def read_slices(self, start: int, stop: int, entries: int | None = None) -> Iterator[NDArray[Any]]:
-        """Yields the entries start .. stop - 1 in the order of the file, `entries` at a time."""
-        with reading(f"{self.name} cannot be unpacked"), self.open() as stream:
-            stream.seek(self.data_start + start * self.dtype.itemsize)
-            while start < stop:
-                count = min(entries or _SLICE_ENTRIES, stop - start)
-                data = stream.read(count * self.dtype.itemsize)
-                if len(data) < count * self.dtype.itemsize:
-                    raise InputError(f"{self.name} is torn: it ends before entry {stop:,}")
-                yield np.frombuffer(data, self.dtype)
-                start += count
-
-    def row_blocks(self) -> Iterator[NDArray[Any]]:
-        """Yields blocks of rows of a matrix; one stored by columns is loaded whole first."""
-        rows = max(1, _BLOCK_BYTES // max(1, self.dtype.itemsize * self.shape[1]))
-        if self.fortran:
-            whole = self.load()
-            yield from (whole[start : start + rows] for start in range(0, len(whole), rows))
-            return
-        for flat in self.read_slices(0, self.size, rows * self.shape[1]):
-            yield flat.reshape(-1, self.shape[1])
+        if dtype.kind not in kinds or dims not in (None, len(shape)):
+            raise InputError(f"{self.name} is {dtype} of shape {shape}; legal are {legal}")
+        return open_npy(path)
 
 
-Arrays = dict[str, NpyFile]
+Arrays = dict[str, Held]
 
 
-def _open_arrays(path: Path, max_bytes: int, stack: contextlib.ExitStack) -> Arrays:
-    """The arrays of a .npz archive, which `stack` closes, of a folder of .npy files, or of one .npy file, by name."""
-    if path.is_dir():
-        return {p.stem: _on_disk(p) for p in sorted(path.glob("*.npy")) if p.is_file()}
-    if path.suffix == ".npy":
-        return {path.stem: _on_disk(path)}
+def _open_arrays(path: Path, scratch: Path, max_bytes: int, stack: contextlib.ExitStack) -> Arrays:
+    """The arrays of a folder of .npy files, of one such file, or of a .npz archive, which `stack` closes, by name.
+
+    What is asked for of an archive is unpacked into `scratch`.
+    """
+    if path.is_dir() or path.suffix == ".npy":
+        paths = [p for p in sorted(path.glob("*.npy")) if p.is_file()] if path.is_dir() else [path]
+        return {p.stem: Held(p.name, functools.partial(Path, p)) for p in paths}
     with reading(f"{path} cannot be read as .npz"):
         archive = stack.enter_context(zipfile.ZipFile(path))
         members = [member for member in archive.infolist() if member.filename.endswith(".npy")]
     check_growth(path.name, path.stat().st_size, sum(member.file_size for member in members), max_bytes)
-    found: Arrays = {}
-    for member in members:
+    arrays: Arrays = {}
+    for number, member in enumerate(members):
         name = member.filename.removesuffix(".npy")
-        if name in found:
+        if name in arrays:
             raise InputError(f"{path.name} holds {name!r} twice; legal is one array of a name")
-        found[name] = NpyFile.of(f"{path.name}:{name}", functools.partial(archive.open, member), member.file_size)
-    return found
+        where = f"{path.name}:{name}"
+        unpack = functools.partial(_unpack, archive, member, scratch / f"{number}.npy", where)
+        arrays[name] = Held(where, functools.cache(unpack))
+    return arrays
 
 
-def _on_disk(path: Path) -> NpyFile:
-    return NpyFile.of(path.name, lambda: open(path, "rb"), path.stat().st_size)
+def _unpack(archive: zipfile.ZipFile, member: zipfile.ZipInfo, out: Path, name: str) -> Path:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with reading(f"{name} cannot be unpacked"), archive.open(member) as packed, open(out, "wb") as stream:
+        shutil.copyfileobj(packed, stream, _COPIED_BYTES)
+    return out
 
 
 def _find_edges(arrays: Arrays, path: Path, weights: bool) -> Edges:
     """The edges among named arrays, whichever way they are stored; with edge_weight where `weights` asks for them."""
     given = arrays.get("edge_weight") if weights else None
     if "edge_index" in arrays:
-        return _from_edge_index(arrays["edge_index"], given)
+        index = arrays["edge_index"].require(NUMBERS, "whole numbers of shape (2, E)", dims=2)
+        if index.shape[0] != 2:
+            raise InputError(f"{arrays['edge_index'].name} has shape {index.shape}; legal is (2, E)")
+        source, target = index
+        return Edges.of(source, target, _values(given, len(source), arrays["edge_index"].name))
     if "format" in arrays:
         return _from_scipy(arrays, path)
     if "indptr" in arrays and "indices" in arrays:
@@ -182,66 +153,44 @@ def _find_edges(arrays: Arrays, path: Path, weights: bool) -> Edges:
     raise InputError(f"{path.name} holds no edges: edge_index, or indptr and indices; it holds {held}")
 
 
-def _from_edge_index(array: NpyFile, weights: NpyFile | None) -> Edges:
-    array.require(NUMBERS, "whole numbers of shape (2, E)", dims=2)
-    if array.shape[0] != 2:
-        raise InputError(f"{array.name} has shape {array.shape}; legal is (2, E)")
-    num_rows = array.shape[1]
+def _values(values: Held | None, num_entries: int, beside: str) -> NDArray[Any] | None:
+    if values is None:
+        return None
+    numbers = values.require(NUMBERS, "numbers of shape (E)", dims=1)
+    if len(numbers) != num_entries:
+        raise InputError(f"{values.name} has {len(numbers):,} entries and {beside} {num_entries:,}; they must be equal")
+    return numbers
+
+
+def _from_csr(pointers: Held, held: Held, given: Held | None, is_matrix: bool = False, flip: bool = False) -> Edges:
+    """CSR (or, flipped, CSC) entries as edges of weight `given`, which are no edges where a matrix has zeros."""
+    indices = held.require(NUMBERS, "whole numbers of shape (E)", dims=1)
+    indptr = pointers.require(INTEGERS, "integers of shape (n + 1)", dims=1)
+    indptr, values = check_indptr(indptr, len(indices), "indptr"), _values(given, len(indices), held.name)
 
     def chunks() -> Iterator[WeightedChunk]:
-        halves = array.read_slices(0, num_rows), array.read_slices(num_rows, 2 * num_rows)
-        ends: Iterator[Chunk] = zip(*halves, strict=True)
-        if array.fortran:  # stored as pairs, one after the other
-            pairs = array.read_slices(0, 2 * num_rows, 2 * _SLICE_ENTRIES)
-            ends = ((pair[0::2], pair[1::2]) for pair in pairs)
-        values = _slices(weights, num_rows, array.name)
-        return ((u, v, part) for (u, v), part in zip(ends, values, strict=False))
-
-    return Edges(chunks, num_rows, has_weights=weights is not None)
-
-
-def _from_csr(
-    pointers: NpyFile, indices: NpyFile, values: NpyFile | None, is_matrix: bool = False, flip: bool = False
-) -> Edges:
-    """CSR (or, flipped, CSC) entries as edges of weight `values`, which are no edges where a matrix has zeros."""
-    num_entries = indices.require(NUMBERS, "whole numbers of shape (E)", dims=1).size
-    indptr = pointers.require(INTEGERS, "integers of shape (n + 1)", dims=1).load()
-    indptr = check_indptr(indptr, num_entries, "indptr")
-
-    def chunks() -> Iterator[WeightedChunk]:
-        start, parts = 0, _slices(values, num_entries, indices.name)
-        for columns, part in zip(indices.read_slices(0, num_entries), parts, strict=False):
-            stop = start + len(columns)
+        for start in range(0, len(indices), _SLICE_ENTRIES):
+            stop = min(start + _SLICE_ENTRIES, len(indices))
             first, last = np.searchsorted(indptr, start, "right") - 1, np.searchsorted(indptr, stop, "left")
             counts: NDArray[Any] = np.diff(np.clip(indptr[first : last + 1], start, stop))
-            rows = np.repeat(np.arange(first, last), counts)
-            start = stop
-            yield (columns, rows, part) if flip else (rows, columns, part)
+            ends = np.repeat(np.arange(first, last), counts), indices[start:stop]
+            yield *(ends[::-1] if flip else ends), None if values is None else values[start:stop]
 
     taken = (lambda: _nonzero(chunks())) if is_matrix else chunks
-    return Edges(taken, num_entries, len(indptr) - 1, has_weights=values is not None)
-
-
-def _slices(values: NpyFile | None, num_entries: int, beside: str) -> Iterator[NDArray[Any] | None]:
-    """The values of edges in pieces as long as those of `read_slices`; None without end where there are none."""
-    if values is None:
-        return itertools.repeat(None)
-    if values.require(NUMBERS, "numbers of shape (E)", dims=1).size != num_entries:
-        raise InputError(f"{values.name} has {values.size:,} entries and {beside} {num_entries:,}; they must be equal")
-    return values.read_slices(0, num_entries)
+    return Edges(taken, len(indices), len(indptr) - 1, has_weights=values is not None)
 
 
 def _from_scipy(arrays: Arrays, path: Path) -> Edges:
     """The edges of a matrix that scipy.sparse.save_npz wrote, all of its indices checked; CSR and CSC are streamed."""
 
-    def part(name: str) -> NpyFile:
+    def held(name: str) -> Held:
         if name not in arrays:
             held = shown_names(sorted(arrays))
             raise InputError(f"{path.name} is a scipy file without {name!r}; it holds {held}")
         return arrays[name]
 
-    text = arrays["format"].require("SU", "one of csr, csc, coo, dia, bsr", dims=0).load().item()
-    shape = tuple(part("shape").require(INTEGERS, "two integers", dims=1).load().tolist())
+    text = arrays["format"].require("SU", "one of csr, csc, coo, dia, bsr", dims=0).item()
+    shape = tuple(held("shape").require(INTEGERS, "two integers", dims=1).tolist())
     kind = text.decode("latin1") if isinstance(text, bytes) else text
     if kind not in _PARTS or len(shape) != 2 or not 0 <= min(shape) <= max(shape) <= MAX_NODES:
         raise InputError(
@@ -250,14 +199,14 @@ def _from_scipy(arrays: Arrays, path: Path) -> Edges:
         )
     if shape[0] != shape[1]:
         raise InputError(f"{path.name} holds a matrix of shape {shape}; an adjacency matrix must be square")
-    data, *places = (part(name) for name in _PARTS[kind])
+    data, *positions = (held(name) for name in _PARTS[kind])
     if kind in ("csr", "csc"):
-        edges = _from_csr(places[1], places[0], data, is_matrix=True, flip=kind == "csc")
+        edges = _from_csr(positions[1], positions[0], data, is_matrix=True, flip=kind == "csc")
         if edges.num_nodes != shape[0]:
             raise InputError(f"{path.name}:indptr is of {edges.num_nodes:,} rows; {path.name}:shape says {shape}")
         return edges
-    values = data.require(NUMBERS, "numbers").load()
-    loaded = [array.require(INTEGERS, "integers").load() for array in places]
+    values = np.array(data.require(NUMBERS, "numbers"))
+    loaded = [np.array(array.require(INTEGERS, "integers")) for array in positions]
     with reading(f"{path.name} is no {kind} matrix"):
         if kind == "dia":  # data[k, j] is at row j - offsets[k]; scipy's own way takes as long as the matrix is wide
             columns = np.broadcast_to(np.arange(values.shape[1]), values.shape)
@@ -294,21 +243,21 @@ def _nonzero(entries: Iterator[WeightedChunk]) -> Iterator[WeightedChunk]:
 def _attributes(arrays: Arrays) -> DenseRows | SparseRows | None:
     if "x" in arrays:
         x = arrays["x"].require(NUMBERS, "numbers of shape (n, d)", dims=2)
-        return DenseRows((x.shape[0], x.shape[1]), x.row_blocks)
+        return DenseRows(np.ascontiguousarray(x))  # one stored by columns is loaded whole
     if "x_indptr" not in arrays or "x_indices" not in arrays:
         return None
-    indptr = arrays["x_indptr"].require(INTEGERS, "integers of shape (n + 1)", dims=1).load()
-    indices = arrays["x_indices"].require(NUMBERS, "whole numbers of one dimension", dims=1).load()
+    indptr = np.array(arrays["x_indptr"].require(INTEGERS, "integers of shape (n + 1)", dims=1))
+    indices = np.array(arrays["x_indices"].require(NUMBERS, "whole numbers of one dimension", dims=1))
     data: NDArray[Any] = np.ones(len(indices), np.float32)
     if "x_data" in arrays:
-        data = arrays["x_data"].require(NUMBERS, "numbers of one dimension", dims=1).load()
+        data = np.array(arrays["x_data"].require(NUMBERS, "numbers of one dimension", dims=1))
     if indices.dtype.kind == "f" and not (whole := indices == np.floor(indices)).all():
         first = int(np.argmin(whole))
         raise ValueError(f"x_indices[{first}] is {indices[first]}; legal are whole numbers")
     low, top = (int(indices.min()), int(indices.max())) if len(indices) else (0, -1)
     width = top + 1
     if "x_shape" in arrays:
-        shape = arrays["x_shape"].require(INTEGERS, "the integers n and d", dims=1).load().tolist()
+        shape = arrays["x_shape"].require(INTEGERS, "the integers n and d", dims=1).tolist()
         if len(shape) != 2 or shape[0] != len(indptr) - 1:
             raise InputError(f"{arrays['x_shape'].name} is {shape}; legal is [{len(indptr) - 1}, d]")
         width = shape[1]
@@ -329,14 +278,9 @@ def _attributes_in_memory(x: Any) -> DenseRows | SparseRows | None:
     dense = np.asarray(x.detach().cpu() if hasattr(x, "detach") else x)
     if dense.ndim != 2 or dense.dtype.kind not in NUMBERS:
         raise InputError(f"attributes have shape {dense.shape} and type {dense.dtype}; legal are numbers (n, d)")
-    return DenseRows.of(dense, _column_names(x))
-
-
-def _column_names(x: Any) -> tuple[str, ...]:
-    """The names of the columns of a table; none where x is no table, or its columns are numbered 0, 1, 2, ..."""
     names = list(getattr(x, "column_names" if hasattr(x, "column_names") else "columns", ())) if is_table(x) else []
     check_distinct(names, _TABLE)
-    return () if names == list(range(len(names))) else tuple(map(str, names))
+    return DenseRows(dense, () if names == list(range(len(names))) else tuple(map(str, names)))
 
 
 def _index_ids(x: Any) -> pa.Array | None:

@@ -64,7 +64,7 @@ class NodeTable:
     def number_rows(self, id_kind: str) -> GrowingIds:
         """The distinct ids, numbered in the order of the rows."""
         self.ids = GrowingIds(id_kind)
-        reader = IdReader(id_kind, self._where, self.files.place)
+        reader = IdReader(id_kind, self._where, self.files.describe_row)
         again = Offenders("rows repeat an id", self._where, "graph.repeated=first keeps the first row of each")
         row, left_out = 0, [self.left_out]
         for batch in self.files.batches([self.columns.id]):
@@ -74,7 +74,7 @@ class NodeTable:
             late = np.ones(len(column), np.bool_)
             late[np.unique(numbers, return_index=True)[1]] = False
             late |= numbers < before
-            again.add(late, lambda i: f"{self.files.place(row + i)}: {column[i]}")  # noqa: B023
+            again.add(late, lambda i: f"{self.files.describe_row(row + i)}: {column[i]}")  # noqa: B023
             left_out.append(np.flatnonzero(late) + row)
             row += len(batch)
         reader.check()
@@ -124,10 +124,10 @@ class NodeTable:
     def _survey(self, name: str, bad: Offenders) -> encode.Survey:
         kind = self.files.type_of(name)
         if encode.is_vector(kind):
-            return encode.VectorSurvey(name, bad, self.files.place)
+            return encode.VectorSurvey(name, bad, self.files.describe_row)
         if is_number(kind) or is_date(kind):
             most = max(1, _ALL_HASHES // max(1, len(self.names)))
-            return encode.NumberSurvey(name, bad, self.files.place, is_date(kind), min(encode.NUM_HASHES, most))
+            return encode.NumberSurvey(name, bad, self.files.describe_row, is_date(kind), min(encode.NUM_HASHES, most))
         value = kind.value_type if pa.types.is_dictionary(kind) else kind
         if is_text(value) or (value is not kind and (is_number(value) or is_date(value))):
             return encode.CategorySurvey(name, self.columns)
@@ -146,8 +146,8 @@ class NodeTable:
             what = "columns of the trained graph are missing here, and taken as gaps"
             extra = event("missing_columns", columns=missing)
             log.warning("%d %s: %s", len(missing), what, _some(missing), extra=extra)
-        known = _unused(self.files, self.columns) | {*(one.name for one in trained)}
-        if new := [name for name in self.files.kinds if name not in known]:
+        expected = _unused(self.files, self.columns) | {*(one.name for one in trained)}
+        if new := [name for name in self.files.kinds if name not in expected]:
             what, extra = "columns are not of the trained graph, and not used", event("new_columns", columns=new)
             log.warning("%d %s: %s", len(new), what, _some(new), extra=extra)
         bad = not_finite(self._where)
@@ -184,8 +184,8 @@ class NodeTable:
             what += "; graph.dates=day-first or month-first says how it is written" if dates and is_text(kind) else ""
             raise InputError(f"{self.files.origin} column {trained.name!r} {what}")
         if isinstance(trained, encode.VectorEncoding):
-            return encode.VectorSurvey(trained.name, bad, self.files.place, len(trained.mean))
-        return encode.NumberSurvey(trained.name, bad, self.files.place, dates=dates)
+            return encode.VectorSurvey(trained.name, bad, self.files.describe_row, len(trained.mean))
+        return encode.NumberSurvey(trained.name, bad, self.files.describe_row, dates=dates)
 
     def write_features(self, x: NDArray[np.float32], encodings: Sequence[Encoding]) -> FeatureCounts:
         """Writes the first columns of `x`: the rows that are kept, then a row of nulls for each added node."""
@@ -239,7 +239,7 @@ class NodeTable:
             values = column.cast(pa.uint8() if pa.types.is_boolean(column.type) else pa.float64(), safe=False)
             numbers = values.fill_null(2).to_numpy(zero_copy_only=False)
             is_bad = (numbers != 0) & (numbers != 1)
-            bad.add(is_bad, lambda i: f"{self.files.place(int(rows[i]))}: {column[i]}")  # noqa: B023
+            bad.add(is_bad, lambda i: f"{self.files.describe_row(int(rows[i]))}: {column[i]}")  # noqa: B023
             y[start : start + len(batch)] = numbers == 1
             start += len(batch)
         bad.check()

@@ -130,7 +130,6 @@ class Columns:
 
     @property
     def named(self) -> tuple[str | None, ...]:
-        """All columns that the user names."""
         columns = self.source, self.target, self.type, self.weight, self.id, self.label, self.node_type
         return (*columns, *(self.attributes or ()), *self.exclude, *self.categorical)
 
@@ -200,7 +199,6 @@ class Offenders:
         self.first += [shorten(describe(int(i))) for i in positions[: _SHOWN - len(self.first)]]
 
     def check(self) -> None:
-        """Raises if there were any."""
         if self.count:
             more = "; ..." if self.count > len(self.first) else ""
             remedy = f". {self.remedy}" if self.remedy else ""

@@ -13,6 +13,7 @@ a checksum that the database takes of the rows.
 import contextlib
 import functools
 import glob
+import itertools
 import logging
 import os
 import re
@@ -44,25 +45,25 @@ def files_stamp(option: str, url: str) -> list[Any]:
     """What identifies the present content of the files at a URL: names, sizes, times and versions."""
     from pyarrow import fs
 
-    system, _, found = _find(option, url)
-    listed: list[Any] = [[info.path, info.size, info.mtime_ns] for info in found]
+    system, _, infos = _find(option, url)
+    listed: list[Any] = [[info.path, info.size, info.mtime_ns] for info in infos]
     if isinstance(system, fs.PyFileSystem):  # fsspec's own words, which pyarrow does not pass on
         with remote.naming_failures(option, url):
-            known = [system.handler.fs.info(info.path) for info in found]
-        listed += [[str(info[name]) for name in _VERSION_HEADERS if name in info] for info in known]
+            facts = [system.handler.fs.info(info.path) for info in infos]
+        listed += [[str(info[name]) for name in _VERSION_HEADERS if name in info] for info in facts]
     return listed
 
 
 @contextlib.contextmanager
-def fetched_files(out: Path, places: Mapping[str, str | None], endings: tuple[str, ...]) -> Iterator[list[str | None]]:
-    """Paths for `places`, by option: those of URLs are copies beside `out`, which go at the end.
+def fetched_files(out: Path, sources: Mapping[str, str | None], endings: tuple[str, ...]) -> Iterator[list[str | None]]:
+    """Paths for `sources`, by option: those of URLs are copies beside `out`, which go at the end.
 
     Of a folder the files are fetched whose names have one of the endings.
     """
     with _folder_beside(out, "fetched") as (folder, shown):
         paths: list[str | None] = []
-        for option, place in places.items():
-            path = place and remote.local_path(place)
+        for option, where in sources.items():
+            path = where and remote.local_path(where)
             if path is not None and remote.is_url(path):
                 url, path = path, _fetch(option, path, folder / option, endings)
                 shown[path] = url
@@ -89,12 +90,13 @@ def _fetch(option: str, url: str, folder: Path, endings: tuple[str, ...]) -> str
     """Copies the files at a URL into `folder`; returns what to read: the file, or the folder of several."""
     from pyarrow import fs
 
-    system, root, found = _find(option, url)
-    is_file = [info.path for info in found] == [root]
-    named = [info for info in found if is_file or info.path.endswith(endings)]
+    system, root, infos = _find(option, url)
+    is_file = [info.path for info in infos] == [root]
+    named = [info for info in infos if is_file or info.path.endswith(endings)]
     if not named:
         raise InputError(f"{option}={url!r} names no file that ends in one of {', '.join(endings)}")
-    names = [_web_name(url)] if is_file else [info.path[len(root) :].lstrip("/") for info in named]
+    whole = PurePosixPath(url.partition("?")[0] if url.startswith("http") else url)  # what follows a ? is no name
+    names = [whole.name] if is_file else [info.path[len(root) :].lstrip("/") for info in named]
     goals = [folder / name for name in names]
     if not all(goal.resolve().is_relative_to(folder.resolve()) for goal in goals):
         raise InputError(f"{option}={url!r} lists names that lead out of it")
@@ -110,15 +112,6 @@ def _fetch(option: str, url: str, folder: Path, endings: tuple[str, ...]) -> str
     return str(goals[0] if is_file else folder)
 
 
-def _web_name(url: str) -> str:
-    """The name of a file at a URL; what a web address has after a ? is no part of it.
-
-    >>> _web_name("https://x.org/a/edges.csv?key=1/2"), _web_name("s3://bucket/why?.csv")
-    ('edges.csv', 'why?.csv')
-    """
-    return PurePosixPath(url.partition("?")[0] if url.startswith("http") else url).name
-
-
 def _find(option: str, url: str) -> tuple[Any, str, list[Any]]:
     """The file system, the path that files lie below (or the file's own), and what pyarrow knows of each file."""
     from pyarrow import fs
@@ -128,41 +121,32 @@ def _find(option: str, url: str) -> tuple[Any, str, list[Any]]:
         info = system.get_file_info(path)
         if info.type == fs.FileType.File:
             return system, path, [info]
-        root = _fixed_part(path) if info.type == fs.FileType.NotFound else path
+        fixed = itertools.takewhile(lambda name: not glob.has_magic(name), path.split("/"))
+        root = "/".join(fixed) if info.type == fs.FileType.NotFound else path
         try:
             below = system.get_file_info(fs.FileSelector(root, recursive=True))
         except FileNotFoundError:
             below = []
     named = PurePosixPath(path)
-    found = [i for i in below if i.type == fs.FileType.File and not is_hidden(PurePosixPath(i.path), named)]
+    infos = [i for i in below if i.type == fs.FileType.File and not is_hidden(PurePosixPath(i.path), named)]
     if root != path:
-        found = [info for info in found if _matches(PurePosixPath(info.path).parts, named.parts)]
-    if not found:
+        infos = [info for info in infos if _matches(PurePosixPath(info.path).parts, named.parts)]
+    if not infos:
         raise InputError(f"{option}={url!r} names no file; legal are a file, a folder or a glob")
-    return system, root, sorted(found, key=lambda info: info.path)
+    return system, root, sorted(infos, key=lambda info: info.path)
 
 
-def _fixed_part(path: str) -> str:
-    """The folders of a path before its first wildcard.
-
-    >>> _fixed_part("bucket/in/day=*/*.csv"), _fixed_part("bucket/none")
-    ('bucket/in', 'bucket/none')
-    """
-    parts = path.split("/")
-    return "/".join(parts[: next((i for i, part in enumerate(parts) if glob.has_magic(part)), len(parts))])
-
-
-def _matches(parts: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
+def _matches(names: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
     """Whether a path matches one with wildcards, where ** is any number of folders.
 
     >>> _matches(("b", "x", "y", "a.csv"), ("b", "**", "*.csv")), _matches(("b", "x", "a.csv"), ("b", "*.csv"))
     (True, False)
     """
-    if not pattern or not parts:
-        return not pattern and not parts
+    if not pattern or not names:
+        return not pattern and not names
     if pattern[0] == "**":
-        return _matches(parts, pattern[1:]) or _matches(parts[1:], pattern)
-    return fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
+        return _matches(names, pattern[1:]) or _matches(names[1:], pattern)
+    return fnmatchcase(names[0], pattern[0]) and _matches(names[1:], pattern[1:])
 
 
 class _Database(NamedTuple):

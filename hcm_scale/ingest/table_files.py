@@ -18,7 +18,6 @@ import functools
 import glob
 import gzip
 import logging
-import os
 import re
 from bisect import bisect_right
 from collections import Counter
@@ -53,6 +52,7 @@ log = logging.getLogger(__name__)
 TableSource: TypeAlias = str | Path | pa.Table
 PARQUET = (".parquet", ".pq")
 CSV = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
+CSV_GAPS = ("", "NA", "N/A", "n/a", "#N/A", "#NV", "null", "NULL", "-", "--")  # NaN too among numbers
 TYPE = "type"  # the column that says which of several node tables a row is of
 _NAMES = {
     **{"graph.path": "the edge table", "graph.nodes": "the node table"},
@@ -82,6 +82,7 @@ class TableFiles:
     formats: dict[str, TextFormat] = field(default_factory=dict)  # columns of text that are read as numbers or dates
     notes: dict[str, str] = field(default_factory=dict)  # of columns, for the report: how their values are written
     starts: list[int] = field(default_factory=list, compare=False)  # the first row of each path, as far as it is read
+    gap_words: tuple[str, ...] = CSV_GAPS  # of CSV: what stands for nothing, unless in quotes
 
     @cached_property
     def kinds(self) -> dict[str, pa.DataType]:
@@ -102,15 +103,15 @@ class TableFiles:
             return str(path.relative_to(Path(self.where).parent))
         return path.name if len(self.paths) == 1 else str(path)
 
-    def place(self, row: int) -> str:
+    def describe_row(self, row: int) -> str:
         """A row that was read, as a person finds it: a line of a CSV file, where the header is line 1, else its number.
 
         A CSV with line breaks inside of values, or with empty lines, has it further down.
         """
         at = max(0, bisect_right(self.starts, row) - 1)
         row -= self.starts[at] if self.starts else 0
-        place = f"line {row + 2:,}" if self.is_csv else f"row {row:,}"
-        return f"{place} of {self.name_of(self.paths[at])}" if self.starts and len(self.paths) > 1 else place
+        text = f"line {row + 2:,}" if self.is_csv else f"row {row:,}"
+        return f"{text} of {self.name_of(self.paths[at])}" if self.starts and len(self.paths) > 1 else text
 
     def rows_of(self, table: str) -> str:
         """What stands before places in messages: `table`, and from where rows that have no lines are counted."""
@@ -127,16 +128,12 @@ class TableFiles:
     @cached_property
     def index_columns(self) -> list[str]:
         """The columns that are an index of pandas: in CSV without a name, and whole numbers that grow."""
-        return [name for name in self.kinds if _INDEX.fullmatch(name) or self._is_unnamed_index(name)]
-
-    def _is_unnamed_index(self, name: str) -> bool:
-        if not (_UNNAMED.fullmatch(name) and pa.types.is_integer(self.kinds[name])):
-            return False
-        column = self.first_batch([name]).column(0)
-        return not column.null_count and bool((np.diff(column.to_numpy(zero_copy_only=False)) > 0).all())
+        whole = [name for name in self.kinds if _UNNAMED.fullmatch(name) and pa.types.is_integer(self.kinds[name])]
+        first = [self.first_batch([name]).column(0).to_numpy(zero_copy_only=False) for name in whole]  # nulls are NaN
+        grow = [name for name, values in zip(whole, first, strict=True) if (np.diff(values) > 0).all()]
+        return [name for name in self.kinds if _INDEX.fullmatch(name) or name in grow]
 
     def check_columns(self, option: str, names: Sequence[str | None]) -> None:
-        """Refuses names that the table does not have."""
         for name in names:
             if name is not None and name not in self.kinds:
                 legal = shown_names(self.schema.names)
@@ -148,11 +145,9 @@ class TableFiles:
         (self.with_casts(dict.fromkeys(names, pa.string())) if self.is_csv else self).first_batch(names)
 
     def type_of(self, name: str) -> pa.DataType:
-        """The type that a column is read as."""
         return self.casts.get(name, self.kinds[name])
 
     def with_casts(self, casts: dict[str, pa.DataType]) -> "TableFiles":
-        """The same files, some columns read as other types."""
         return replace(self, casts={**self.casts, **casts})
 
     def with_text_formats(self, names: Sequence[str], dates: str) -> "TableFiles":
@@ -162,12 +157,11 @@ class TableFiles:
         if searches:  # most columns have none: the first rows of all columns tell which to read on
             first = text.first_batch(list(searches))
             searches = {name: search for name, search in searches.items() if search.add(first[name])}
-        for batch in text.batches(list(searches)) if searches else ():
+        batches = text.batches(list(searches)) if searches else iter(())
+        while searches and (batch := next(batches, None)) is not None:
             searches = {name: search for name, search in searches.items() if search.add(batch[name])}
-            if not searches:
-                break
         chosen = {name: search.chosen(self._has_semicolons) for name, search in searches.items()}
-        formats = {name: found for name, (found, _) in chosen.items() if found}
+        formats = {name: form for name, (form, _) in chosen.items() if form}
         schema = pa.schema([e.with_type(formats[e.name].kind) if e.name in formats else e for e in self.schema])
         notes = {name: note for name, (_, note) in chosen.items() if note}
         return replace(self, schema=schema, formats=formats, notes=self.notes | notes)
@@ -207,12 +201,12 @@ class TableFiles:
     def batches(self, names: Sequence[str], block_bytes: int = 0) -> Iterator[pa.RecordBatch]:
         """Streams the named columns, in order; of CSV `block_bytes` of text at a time, 0: as it suits many columns."""
         block_bytes = block_bytes or min(max(_CSV_BLOCK_BYTES, len(names) * _CSV_COLUMN_BYTES), _MAX_CSV_BLOCK_BYTES)
-        read = functools.partial(_csv_batches, block_bytes) if self.is_csv else _parquet_batches
+        read = functools.partial(_csv_batches, block_bytes, self.gap_words) if self.is_csv else _parquet_batches
         row = 0
         self.starts.clear()
         if self.table is not None:
-            parts = self.table.select(list(names)).to_batches(_BATCH_ROWS)
-            for batch in _checked_batches(parts, self.where, {name: self._stored_type(name) for name in names}):
+            batches = self.table.select(list(names)).to_batches(_BATCH_ROWS)
+            for batch in _checked_batches(batches, self.where, {name: self._stored_type(name) for name in names}):
                 yield self._finished(batch, names, {})
         for path, values in zip(self.paths, self.folder_values or [{}] * len(self.paths), strict=True):
             stored = [n for n in names if n not in values] or [n for n in self.schema.names if n not in values][:1]
@@ -246,10 +240,8 @@ class TableFiles:
 
         A number of a CSV is a double, as the first block cannot know the others.
         """
-        if name in self.formats:
-            return pa.large_string()
-        kind = self.type_of(name)
-        if name in self.casts:
+        kind = pa.large_string() if name in self.formats else self.type_of(name)
+        if name in self.formats or name in self.casts:
             return kind
         if self.is_csv:
             return pa.float64() if pa.types.is_integer(kind) else pa.string() if pa.types.is_null(kind) else kind
@@ -262,26 +254,26 @@ def open_table(option: str, where: TableSource, max_bytes: int) -> TableFiles:
     if isinstance(where, pa.Table):
         check_distinct(where.schema.names, _NAMES[option])
         return TableFiles((), where.schema, max_bytes, _NAMES[option], where)
-    if len(parts := table_parts(option, str(where))) > 1:
-        return _joined([open_table(option, part, max_bytes) for part in parts], str(where))
+    if len(names := table_parts(option, str(where))) > 1:
+        return _joined([open_table(option, name, max_bytes) for name in names], str(where))
     paths = _find_paths(option, str(where))
     schema = _schema_of(paths[0])
     if not _is_parquet(paths[0]) and pa.binary() in schema.types:  # what the CSV reader makes of other than UTF-8
         raise InputError(_not_utf8(paths[0]))
     check_distinct(schema.names, paths[0].name)
     values = [
-        {name: value for name, value in found.items() if name not in schema.names}
-        for found in _folder_values(option, str(where), paths)
+        {name: value for name, value in of_path.items() if name not in schema.names}
+        for of_path in _folder_values(option, str(where), paths)
     ]
     for name in values[0]:
-        schema = schema.append(pa.field(name, _type_of_texts([found[name] for found in values])))
+        schema = schema.append(pa.field(name, _type_of_texts([of_path[name] for of_path in values])))
     return TableFiles(paths, schema, max_bytes, str(where), folder_values=tuple(values))
 
 
 def table_parts(option: str, where: str) -> list[str]:
     """The tables that an option names: of nodes one a type, with commas between them."""
     is_one = option != "graph.nodes" or Path(where).exists() or "://" in where
-    return [where] if is_one else [part.strip() for part in where.split(",")]
+    return [where] if is_one else [name.strip() for name in where.split(",")]
 
 
 def _joined(tables: Sequence[TableFiles], where: str) -> TableFiles:
@@ -295,7 +287,7 @@ def _joined(tables: Sequence[TableFiles], where: str) -> TableFiles:
         named = Path(table.where) if Path(table.where).exists() else table.paths[0].parent
         lacks: _FolderValues = {name: None for name in fields if name not in table.kinds}
         lacks |= {TYPE: named.name.split(".")[0]} if TYPE in lacks else {}
-        values += [lacks | found for found in table.folder_values]
+        values += [lacks | own for own in table.folder_values]
     paths = tuple(path for table in tables for path in table.paths)
     schema, limit = pa.schema([*fields.values()]), tables[0].max_bytes
     return TableFiles(paths, schema, limit, where, casts={TYPE: pa.string()}, folder_values=tuple(values))
@@ -311,16 +303,14 @@ def check_distinct(names: Iterable[Any], what: str) -> None:
 
 def columns_of_later_files(table: TableFiles) -> dict[str, tuple[str, str]]:
     """Type and file of each column that the first file has not, which is not read; of several files the first."""
-    found: dict[str, tuple[str, str]] = {}
+    others: dict[str, tuple[str, str]] = {}
     for path in table.paths[1:]:
-        for column in _schema_of(path):
-            if column.name not in table.kinds:
-                found.setdefault(column.name, (str(column.type), table.name_of(path)))
-    return found
+        for column in (column for column in _schema_of(path) if column.name not in table.kinds):
+            others.setdefault(column.name, (str(column.type), table.name_of(path)))
+    return others
 
 
 def _schema_of(path: Path) -> pa.Schema:
-    """The columns of a file; of CSV with types as its first block has them."""
     with reading(f"{path} cannot be read as {'Parquet' if _is_parquet(path) else 'CSV'}"), _naming_encoding(path):
         schema = pq.read_schema(path) if _is_parquet(path) else _open_csv(path, {})[0].schema
         _ = schema.names  # decoded here, where an error about names that are no text is given the file
@@ -340,48 +330,46 @@ def files_at(where: str) -> list[Path]:
     path = Path(where)
     if path.is_file():
         return [path]
-    found = _files_below(path) if path.is_dir() else map(Path, glob.glob(where, recursive=True))  # noqa: PTH207
-    return sorted(p for p in found if p.is_file() and not is_hidden(p, path))
+    paths = _files_below(path) if path.is_dir() else map(Path, glob.glob(where, recursive=True))  # noqa: PTH207
+    return sorted(p for p in paths if p.is_file() and not is_hidden(p, path))
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
     """The files below a folder; OSError where a folder in it, unless hidden, may not be read."""
-    for place, inside, names in os.walk(folder, onerror=_raise):
-        inside[:] = [name for name in inside if not is_hidden(Path(place, name), folder)]
-        yield from (Path(place, name) for name in names)
-
-
-def _raise(error: OSError) -> None:
-    raise error
+    for path in folder.iterdir():
+        if not path.is_dir():
+            yield path
+        elif not is_hidden(path, folder) and not path.is_symlink():
+            yield from _files_below(path)
 
 
 def is_hidden(path: PurePath, named: PurePath) -> bool:
-    """Whether a part of the path starts with . or _ and no part of `named`, which may hold wildcards, says so.
+    """Whether a name in the path starts with . or _ and none in `named`, which may hold wildcards, says so.
 
     >>> is_hidden(Path("_in/_tmp/a.csv"), Path("_in")), is_hidden(Path("_in/_tmp/a.csv"), Path("_in/_t*/*"))
     (True, False)
     """
-    spelled = [part for part in named.parts if part.startswith((".", "_"))]
+    spelled = [name for name in named.parts if name.startswith((".", "_"))]
     return any(
-        part.startswith((".", "_")) and not any(part == name or fnmatchcase(part, name) for name in spelled)
-        for part in path.parts
+        name.startswith((".", "_")) and not any(name == given or fnmatchcase(name, given) for given in spelled)
+        for name in path.parts
     )
 
 
 def _find_paths(option: str, where: str) -> tuple[Path, ...]:
     """The files of the table at a file, folder or glob, sorted; `option` is its name in messages."""
-    found = files_at(where)
+    paths = files_at(where)
     if Path(where).is_dir():
-        found = [p for p in found if p.name.endswith(PARQUET + CSV)]
-    if not found:
+        paths = [p for p in paths if p.name.endswith(PARQUET + CSV)]
+    if not paths:
         raise InputError(f"{option}={where!r} names no Parquet or CSV file; legal are a file, a folder or a glob")
-    if not any(all(path.name.endswith(endings) for path in found) for endings in (PARQUET, CSV)):
+    if not any(all(path.name.endswith(endings) for path in paths) for endings in (PARQUET, CSV)):
         raise InputError(
-            f"{option}={where!r} must name files of one kind, {PARQUET} or {CSV}; found {found[0].name} ..."
+            f"{option}={where!r} must name files of one kind, {PARQUET} or {CSV}; found {paths[0].name} ..."
         )
-    once = {resolved(path): path for path in sorted(found, key=lambda path: (len(path.parts), path), reverse=True)}
-    if len(once) < len(found):  # rows of a file that links lead to as well would count twice
-        _warn_of_links(where, len(found) - len(once))
+    once = {resolved(path): path for path in sorted(paths, key=lambda path: (len(path.parts), path), reverse=True)}
+    if len(once) < len(paths):  # rows of a file that links lead to as well would count twice
+        _warn_of_links(where, len(paths) - len(once))
     return tuple(sorted(once.values()))
 
 
@@ -444,7 +432,12 @@ def _parquet_batches(path: Path, shown: str, types: _Types, max_bytes: int) -> I
                     f"{shown} has {held[name]} columns {name!r}, legal is one, as in the first file (an attribute is "
                     f"left out of all by graph.exclude=[{name}]); it has {shown_names(list(held))}"
                 )
-        check_growth(shown, path.stat().st_size, _unpacked_bytes(file.metadata, types), max_bytes)
+        least_bytes = sum(  # encoded, and at least a byte a value
+            max(chunk.total_uncompressed_size, _WIDTHS.get(chunk.physical_type, 1) * max(chunk.num_values, num_rows))
+            for _, num_rows, chunk in _column_chunks(file.metadata)
+            if chunk.path_in_schema.split(".")[0] in types
+        )
+        check_growth(shown, path.stat().st_size, least_bytes, max_bytes)
         rows = _batch_rows(path, file.metadata, types, max_bytes)
         yield from _checked_batches(file.iter_batches(rows, columns=list(types), use_threads=False), shown, types)
 
@@ -478,15 +471,6 @@ def _batch_rows(path: Path, metadata: pq.FileMetaData, types: _Types, max_bytes:
     return max(1, min(usual, _BATCH_BYTES // longest))
 
 
-def _unpacked_bytes(metadata: pq.FileMetaData, types: _Types) -> int:
-    """At least what the columns of `types` take in memory: their encoded bytes, and a byte a value."""
-    return sum(
-        max(chunk.total_uncompressed_size, _WIDTHS.get(chunk.physical_type, 1) * max(chunk.num_values, num_rows))
-        for _, num_rows, chunk in _column_chunks(metadata)
-        if chunk.path_in_schema.split(".")[0] in types
-    )
-
-
 def _column_chunks(metadata: pq.FileMetaData) -> Iterator[tuple[int, int, pq.ColumnChunkMetaData]]:
     """Streams (row group, its rows, column chunk)."""
     for number, group in enumerate(map(metadata.row_group, range(metadata.num_row_groups))):
@@ -501,11 +485,11 @@ def _checked_batches(batches: Iterable[pa.RecordBatch], shown: str, types: _Type
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))  # the order may be that of the file
         for name, kind in types.items():
             array = columns[name]
-            place = f"{shown} column {name!r}, rows {row:,} .. {last:,} (from 0)"
-            with reading(f"{place}, cannot be read as {kind or array.type}"):
+            where = f"{shown} column {name!r}, rows {row:,} .. {last:,} (from 0)"
+            with reading(f"{where}, cannot be read as {kind or array.type}"):
                 if kind is not None and is_date(kind) and is_number(array.type):  # of which unit nobody knows
                     raise InputError(
-                        f"{place}, is of type {array.type}, and {kind} in the first file; legal is one type"
+                        f"{where}, is of type {array.type}, and {kind} in the first file; legal is one type"
                     )
                 array = _nan_as_gap(array.dictionary_decode() if pa.types.is_dictionary(array.type) else array)
                 array = array if kind in (None, array.type) else array.cast(kind)
@@ -532,7 +516,6 @@ def _nan_as_gap(column: pa.Array) -> pa.Array:
 _SEPARATORS = (",", ";", "\t", "|")  # of equally many the first
 _HEADER_BYTES, _SHOWN_BYTES = 1 << 16, 40
 _LINE_BYTES = 1 << 20  # of a line that has no end
-_CSV_NULLS = ["", "NA", "N/A", "n/a", "#N/A", "#NV", "null", "NULL", "-", "--"]  # NaN too among numbers
 
 
 class _QuoteCheckedFile:
@@ -561,7 +544,6 @@ class _QuoteCheckedFile:
         return f"\n{self._end}\n".encode()
 
     def handle_invalid_row(self, row: InvalidRow) -> str:
-        """What pyarrow is to do with a row that has not the columns of the first."""
         self._is_closed = self._is_closed or row.text == self._end
         return "skip" if row.text == self._end else "error"
 
@@ -574,13 +556,15 @@ class _QuoteCheckedFile:
             )
 
 
-def _csv_batches(block_bytes: int, path: Path, shown: str, types: _Types, max_bytes: int) -> Iterator[pa.RecordBatch]:
+def _csv_batches(
+    block_bytes: int, gap_words: Sequence[str], path: Path, shown: str, types: _Types, max_bytes: int
+) -> Iterator[pa.RecordBatch]:
     """Streams the columns of `types`, `block_bytes` of text at a time; `shown` is the file in messages."""
     advice = "graph.id_type=text and graph.categorical=[...] read a column as text"
     what = f"{shown} cannot be read with the types of the start of the first file ({advice})"
     packed, row = path.name.endswith(".gz"), 0
     with reading(what), _naming_encoding(path):
-        reader, file = _open_csv(path, types, block_bytes)
+        reader, file = _open_csv(path, types, block_bytes, gap_words)
         with reader:
             for number, batch in enumerate(reader):
                 if packed:  # a batch is a block of text
@@ -591,7 +575,7 @@ def _csv_batches(block_bytes: int, path: Path, shown: str, types: _Types, max_by
 
 
 def _open_csv(
-    path: Path, types: _Types, block_bytes: int = _CSV_BLOCK_BYTES
+    path: Path, types: _Types, block_bytes: int = _CSV_BLOCK_BYTES, gap_words: Sequence[str] = CSV_GAPS
 ) -> tuple[pacsv.CSVStreamingReader, _QuoteCheckedFile]:
     """A reader of the columns of `types`, of all where it is empty, and the file that it reads."""
     delimiter = _separator(path)
@@ -606,7 +590,7 @@ def _open_csv(
             column_types=types,
             include_columns=list(types),
             strings_can_be_null=True,
-            null_values=_CSV_NULLS,
+            null_values=gap_words,
             quoted_strings_can_be_null=False,
         ),
     )
@@ -653,8 +637,7 @@ def _naming_encoding(path: Path) -> Iterator[None]:
 
 def _not_utf8(path: Path) -> str:
     """Message saying where a file stops being UTF-8, and how to convert it."""
-    opening: Any = gzip.open if path.name.endswith(".gz") else open
-    with opening(path, "rb") as stream:
+    with gzip.open(path) if path.name.endswith(".gz") else open(path, "rb") as stream:
         for number, line in enumerate(iter(lambda: stream.readline(_LINE_BYTES), b""), 1):
             try:
                 line.decode()
@@ -674,7 +657,6 @@ def _conversion(encoding: str, path: Path) -> str:
 
 
 def is_table(data: Any) -> bool:
-    """Whether `as_arrow` takes it."""
     return isinstance(data, pa.Table | pa.RecordBatch) or hasattr(data, "__arrow_c_stream__") or _is_pandas(data)
 
 
@@ -693,8 +675,8 @@ def as_arrow(data: Any, what: str) -> pa.Table:
 
 def join_tables(tables: Mapping[Any, Any]) -> pa.Table:
     """One node table of those of several types, by type; a column that a table lacks is null there."""
-    found = {str(name): as_arrow(table, f"the table of {name!r}") for name, table in tables.items()}
-    typed = (t if TYPE in t.column_names else t.append_column(TYPE, pa.repeat(n, len(t))) for n, t in found.items())
+    by_type = {str(name): as_arrow(table, f"the table of {name!r}") for name, table in tables.items()}
+    typed = (t if TYPE in t.column_names else t.append_column(TYPE, pa.repeat(n, len(t))) for n, t in by_type.items())
     with reading("the node tables have columns of one name and several kinds"):
         return pa.concat_tables(typed, promote_options="permissive")
 

@@ -17,6 +17,7 @@ import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,26 +57,26 @@ def read_tables(
     *,
     columns: Columns = _DEFAULT_COLUMNS,
     policy: Policy = DEFAULT_POLICY,
-    known: Sequence[Encoding | EdgeEncoding] | None = None,
+    trained: Sequence[Encoding | EdgeEncoding] | None = None,
     origin: str | None = None,
 ) -> Graph:
     """Reads the tables at `edges` and `nodes` (file, folder, glob or Arrow table) into the folder `out`; returns it.
 
-    `known` are the encodings of an earlier graph's tables, by which these are read. `origin` is what the tables are
+    `trained` are the encodings of an earlier graph's tables, by which these are read. `origin` is what the tables are
     called in messages; None: as their files are.
     """
-    known_nodes = None if known is None else [one for one in known if not isinstance(one, EdgeEncoding)]
+    of_nodes = None if trained is None else [one for one in trained if not isinstance(one, EdgeEncoding)]
     if isinstance(nodes, str) and len(table_parts("graph.nodes", nodes)) > 1 and columns.node_type is None:
         columns = replace(columns, node_type=TYPE)
     edge_files, node_files, id_kind = _open(edges, nodes, columns, policy.max_bytes)
     origin = origin or edge_files.origin + (f", {node_files.origin}" if node_files else "")
-    node_table = NodeTable(node_files, columns, policy, known_nodes) if node_files else None
+    node_table = NodeTable(node_files, columns, policy, of_nodes) if node_files else None
     own = None
     is_lacking = (node_table is None or not node_table.names) and policy.featureless == "error"
-    if policy.edge_attributes == "all" or (is_lacking and policy.edge_attributes == "auto") or known is not None:
-        known_edges = None if known is None else [one for one in known if isinstance(one, EdgeEncoding)]
-        own = EdgeColumns(edge_files, columns, known_edges, policy.nonfinite)
-        own = own if own.kinds or policy.edge_attributes == "all" or known_edges else None  # two ends alone are none
+    if policy.edge_attributes == "all" or (is_lacking and policy.edge_attributes == "auto") or trained is not None:
+        of_edges = None if trained is None else [one for one in trained if isinstance(one, EdgeEncoding)]
+        own = EdgeColumns(edge_files, columns, of_edges, policy.nonfinite)
+        own = own if own.kinds or policy.edge_attributes == "all" or of_edges else None  # two ends alone are none
     edge_table = EdgeTable(edge_files, columns, id_kind, own)
     with naming_origin(origin):
         _write(Path(out), origin, edge_table, node_table, policy)
@@ -95,7 +96,7 @@ def _write(out: Path, origin: str, edges: "EdgeTable", nodes: NodeTable | None, 
             encodings = nodes.encodings() if nodes else []
             require(sum(len(encoding.names) for encoding in encodings), policy, has_others=own is not None)
             if not grows:
-                edges.parse(records, node_ids.RangeIds(len(ids)).find if column is None else ids.find)
+                edges.parse(records, partial(node_ids.find_in_range, len(ids)) if column is None else ids.find)
             edges.check(policy.unknown, ids)
             if edges.id_kind == "text":
                 _warn_of_zeros(ids)
@@ -144,7 +145,7 @@ class EdgeTable:
         remedy = "graph.unknown=drop leaves these rows out, add makes nodes of them, without attributes"
         self.unknown = Offenders("rows name an id that is not a node", where, remedy)
         self._unknown_texts: list[str] = []  # a few ids that are not nodes
-        self._reader = node_ids.IdReader(id_kind, where, files.place)
+        self._reader = node_ids.IdReader(id_kind, where, files.describe_row)
         weight, kind = [("weight", "<f8")] * bool(columns.weight), [("type", "u1")] * bool(columns.type)
         own = attributes.layout if attributes else []
         self._layout = np.dtype([("u", "<i4"), ("v", "<i4"), *weight, *kind, *own])
@@ -167,7 +168,7 @@ class EdgeTable:
         ends = self.columns.source, self.columns.target
         types, own = ((kind, pa.string()), (weight, pa.float64())), self.attributes
         casts = {name: as_type for name, as_type in types if name is not None and name not in ends}
-        files = self.files.with_casts(dict.fromkeys(own.levels if own else (), pa.string()) | casts)
+        files = self.files.with_casts(dict.fromkeys(own.texts if own else (), pa.string()) | casts)
         with open(records, "wb") as stream:
             for batch in files.batches(list(dict.fromkeys((*ends, *casts, *(own.kinds if own else ()))))):
                 sources, targets = (self._reader.read(batch[end], self.num_rows) for end in ends)
@@ -190,7 +191,7 @@ class EdgeTable:
         self.num_nulls = self.num_nulls[0] + sources.null_count, self.num_nulls[1] + targets.null_count
         if is_lost.any():
             first, start = int(is_lost.argmax()), self.num_rows
-            self.unknown.add(is_lost, lambda i: f"{self.files.place(start + i)}: {sources[i]} -> {targets[i]}")
+            self.unknown.add(is_lost, lambda i: f"{self.files.describe_row(start + i)}: {sources[i]} -> {targets[i]}")
             if self.id_kind == "text":
                 self._unknown_texts += (sources[first].as_py() or "", targets[first].as_py() or "")
 
@@ -238,7 +239,6 @@ class EdgeTable:
             yield rows[(rows["u"] >= 0) & (rows["v"] >= 0) & (rows["u"] != rows["v"])]
 
     def _edges(self, num_nodes: int) -> Iterator[Chunk]:
-        """Streams the ends of rows that join two nodes."""
         is_source, is_target = np.zeros((2, num_nodes), np.bool_)
         for rows in self._blocks():
             rows = rows[(rows["u"] >= 0) & (rows["v"] >= 0)]
@@ -257,8 +257,8 @@ class EdgeTable:
             rows = rows[(rows["u"] >= 0) & (rows["v"] >= 0) & (rows["type"] != MISSING)]
             bits = np.uint16(1) << rows["type"].astype(np.uint16)
             for start, end in (("u", "v"), ("v", "u"))[: 1 if directed else 2]:
-                at, found = find_arcs(indptr, indices, rows[start], rows[end])
-                np.bitwise_or.at(types, at[found], bits[found])
+                at, is_arc = find_arcs(indptr, indices, rows[start], rows[end])
+                np.bitwise_or.at(types, at[is_arc], bits[is_arc])
         types.flush()
 
 
@@ -276,11 +276,11 @@ def _warn_of_zeros(ids: GrowingIds) -> None:
     column = ids.column()
     padded = column.filter(pc.starts_with(column, "0"))
     padded = padded.filter(pc.match_substring_regex(padded, r"^0+[1-9]\d*$"))
-    found = padded.filter(pa.array(ids.find(pc.ascii_ltrim(padded, "0")) >= 0)) if len(padded) else padded
-    if len(found):
-        pair = found[0].as_py(), found[0].as_py().lstrip("0")
+    twice = padded.filter(pa.array(ids.find(pc.ascii_ltrim(padded, "0")) >= 0)) if len(padded) else padded
+    if len(twice):
+        pair = twice[0].as_py(), twice[0].as_py().lstrip("0")
         what = "differ from others by zeros before them alone; graph.id_type=integer reads both as one"
-        log.warning("%s ids %s, such as %s and %s", f"{len(found):,}", what, *pair)
+        log.warning("%s ids %s, such as %s and %s", f"{len(twice):,}", what, *pair)
 
 
 # Opening: the files of both tables, the columns that options name, and the type of the ids.
@@ -298,8 +298,16 @@ def _open(
     edge_files = edge_files.with_gaps((*ends, columns.type, columns.weight))
     taken = {*ends, columns.type, *columns.categorical}
     edge_files = edge_files.with_text_formats([n for n in edge_files.schema.names if n not in taken], columns.dates)
-    if columns.weight:
-        _check_weight(edge_files, columns)
+    if weight := columns.weight:
+        edge_files.check_columns("graph.weight_column", [weight])
+        kind, said = edge_files.schema.field(weight).type, f"graph.weight_column={weight!r}"
+        if weight in ends:
+            raise InputError(f"{said} names an end of the edges; legal is a column of numbers above 0")
+        if not (is_number(kind) or pa.types.is_null(kind)):
+            raise InputError(
+                f"{said} of {edge_files.origin} is of type {kind}; legal is a column of numbers above 0, all "
+                "with a decimal point (6451.65) or all with a decimal comma (6451,65)"
+            )
     tables = [(edge_files, ends)]
     if nodes is None and (columns.label or columns.attributes or columns.node_type):
         raise ValueError(
@@ -320,26 +328,12 @@ def _open(
     named = [{name: pa.string() for name in columns.categorical if name in each} for each in held]
     tables = [(table.with_casts(casts), of) for (table, of), casts in zip(tables, named, strict=True)]
     typed = [(f"{table.origin}:{n}", table.schema.field(n).type) for table, names in tables for n in names]
-    kind = node_ids.id_kind(typed, columns.id_type)
+    id_kind = node_ids.id_kind(typed, columns.id_type)
     is_auto = columns.id_type == "auto"
-    if is_auto and kind == "integer" and any(_starts_with_text_ids(table, names) for table, names in tables):
-        kind = "text"
-    edge_files, *node_tables = (t.with_casts(_id_casts(t, names, kind, is_auto)) for t, names in tables)
-    return edge_files, node_tables[0] if node_tables else None, kind
-
-
-def _check_weight(table: TableFiles, columns: Columns) -> None:
-    """Refuses a column of weights that is not there, holds no numbers, or names the ends of edges."""
-    option, name = "graph.weight_column", columns.weight or ""
-    table.check_columns(option, [name])
-    kind = table.schema.field(name).type
-    if name in (columns.source, columns.target):
-        raise InputError(f"{option}={name!r} names an end of the edges; legal is a column of numbers above 0")
-    if not (is_number(kind) or pa.types.is_null(kind)):
-        raise InputError(
-            f"{option}={name!r} of {table.origin} is of type {kind}; legal is a column of numbers above 0, all "
-            "with a decimal point (6451.65) or all with a decimal comma (6451,65)"
-        )
+    if is_auto and id_kind == "integer" and any(_starts_with_text_ids(table, names) for table, names in tables):
+        id_kind = "text"
+    edge_files, *node_tables = (t.with_casts(_id_casts(t, names, id_kind, is_auto)) for t, names in tables)
+    return edge_files, node_tables[0] if node_tables else None, id_kind
 
 
 def _starts_with_text_ids(table: TableFiles, names: tuple[str, ...]) -> bool:
@@ -401,7 +395,7 @@ def _edge_lines(table: EdgeTable, directed: bool, made: Sequence[EdgeEncoding]) 
         assert own is not None
         note = f"; {own.notes[one.name]}" if one.name in own.notes else ""
         also = f"{uses[one.name][0]}; " if one.name in uses else ""
-        distinct = len(own.levels[one.name].names) if one.kind == "text" else None
+        distinct = len(own.columns[one.name].values) if one.kind == "text" and own.trained is None else None
         uses[one.name] = f"{also}{one.use}{note}", distinct, own.gaps[one.name]
     return _column_lines("edges", table.files, columns, uses, _unused_of_edges)
 
@@ -465,13 +459,13 @@ def column_table(lines: Sequence[Mapping[str, Any]]) -> str:
     table  column  type   distinct  gaps  use
     nodes  age     int64  80        2     a number, as it is
     """
-    rows = [_HEADER, *(tuple(_cell(line[name]) for name in _HEADER) for line in lines[:_MAX_LINES])]
+
+    def cell(value: Any) -> str:
+        return "-" if value is None else f"{value:,}" if isinstance(value, int) else shorten(str(value))
+
+    rows = [_HEADER, *(tuple(cell(line[name]) for name in _HEADER) for line in lines[:_MAX_LINES])]
     widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADER))]
     shown = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     if len(lines) > _MAX_LINES:
         shown.append(f"and {len(lines) - _MAX_LINES:,} more columns, told in graph/manifest.json")
     return "\n".join(shown) if lines else ""
-
-
-def _cell(value: Any) -> str:
-    return "-" if value is None else f"{value:,}" if isinstance(value, int) else shorten(str(value))

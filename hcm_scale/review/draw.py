@@ -32,17 +32,20 @@ class Drawn(NamedTuple):
 
 def draw(
     score: NDArray[np.float64],
-    places: Sequence[NDArray[np.integer]],
+    ranks: Sequence[NDArray[np.integer]],
     reviewed: NDArray[np.bool_],
     count: int,
     seed: int,
     bad_share: float = 0.0,
+    num_compared: NDArray[np.int64] | None = None,
 ) -> list[Drawn]:
     """The next nodes, at most `count`, of a list by score, (n,); head first.
 
-    `places` are those by every kind of evidence, (n,) each; `bad_share` is that of the verdicts given so far. The seed
-    must be another for every call.
+    `ranks` are those by every kind of evidence, (n,) each, among `num_compared` nodes, by default all: who leads or
+    comes last does so among its like. `bad_share` is that of the verdicts given so far. The seed must be another for
+    every call.
     """
+    sizes = np.full(len(score), len(score)) if num_compared is None else num_compared
     rng = np.random.default_rng(key(seed, _PURPOSE))
     order = ranking(score)
     order = order[~reviewed[order]]
@@ -52,17 +55,18 @@ def draw(
     good = min(1.0, bad_share / _GOOD_LIST)
     share = (1 - good) * _ELSEWHERE + good * _ELSEWHERE_IF_GOOD
     elsewhere = max(1, round(count * share)) if count > 1 else 0  # a single node is the head
-    num_odd = elsewhere // 2 if len(places) else 0  # so that at least one is left to be drawn at random
+    num_odd = elsewhere // 2 if len(ranks) else 0  # so that at least one is left to be drawn at random
     head = order[: count - elsewhere]
     taken = reviewed.copy()
     taken[head] = True
     drawn = [Drawn(int(node), HEAD) for node in head]
     for _ in range(num_odd):
-        by_kind = places[int(rng.integers(len(places)))]
-        sign = rng.choice([-1, 1])
+        by_kind = ranks[int(rng.integers(len(ranks)))]
+        leads = rng.choice([-1, 1]) > 0
         free = np.flatnonzero(~taken)
-        ends = free[sign * by_kind[free] == (sign * by_kind[free]).min()]
-        drawn.append(Drawn(int(rng.choice(ends)), DISAGREEMENT, 0.5 / len(places) / len(ends)))
+        from_end = by_kind[free] if leads else sizes[free] - by_kind[free]
+        ends = free[from_end == from_end.min()]
+        drawn.append(Drawn(int(rng.choice(ends)), DISAGREEMENT, 0.5 / len(ranks) / len(ends)))
         taken[drawn[-1].node] = True
     left = order[~taken[order]]
     by_rank = 1.0 / np.arange(1, len(left) + 1)

@@ -88,14 +88,14 @@ class Estimates:
         return [self._share(self.orders[name][:first]) for first in firsts if first <= len(self.bad)]
 
     def _share(self, first: Nodes) -> Share:
-        known = self.bad[first]
-        unknown, found = first[known < 0], np.full(_NUM_DRAWS, np.count_nonzero(known == 1))
-        if len(unknown):
-            found = found + np.random.default_rng(key(len(first), _PURPOSE)).binomial(
-                len(unknown), self._chances(unknown)
+        verdicts = self.bad[first]
+        unseen, num_bad = first[verdicts < 0], np.full(_NUM_DRAWS, np.count_nonzero(verdicts == 1))
+        if len(unseen):
+            num_bad = num_bad + np.random.default_rng(key(len(first), _PURPOSE)).binomial(
+                len(unseen), self._chances(unseen)
             )
-        low, high = np.quantile(found, [_OUTSIDE, 1 - _OUTSIDE]) / len(first)
-        return Share(len(first), float(found.mean()) / len(first), float(low), float(high))
+        low, high = np.quantile(num_bad, [_OUTSIDE, 1 - _OUTSIDE]) / len(first)
+        return Share(len(first), float(num_bad.mean()) / len(first), float(low), float(high))
 
     def worth_reading(self, name: str, price: float) -> int:
         """The rank down to which the nodes of a list are bad with at least this chance; 0 where the first are not."""
@@ -108,12 +108,12 @@ class Estimates:
         return last
 
 
-def _fill_heights(order: Nodes, height: Values, part: slice) -> None:
-    height[order[part]] = np.log(len(order) / np.arange(part.start + 1, part.stop + 1))
+def _fill_heights(order: Nodes, height: Values, rows: slice) -> None:
+    height[order[rows]] = np.log(len(order) / np.arange(rows.start + 1, rows.stop + 1))
 
 
 def _columns(heights: Sequence[Values], nodes: Nodes) -> Values:
     """1, the height in the first list, and of every list the part of the height in each piece, (k, width)."""
     ends = np.linspace(0, np.log(max(2, len(heights[0]))), _NUM_PIECES + 1)
-    parts = [np.ones((len(nodes), 1)), heights[0][nodes, None]]
-    return np.concatenate([*parts, *(np.clip(each[nodes, None] - ends[:-1], 0, ends[1]) for each in heights)], axis=1)
+    first = [np.ones((len(nodes), 1)), heights[0][nodes, None]]
+    return np.concatenate([*first, *(np.clip(each[nodes, None] - ends[:-1], 0, ends[1]) for each in heights)], axis=1)

@@ -4,7 +4,7 @@
 
 s is the surprise of v's rank by score. z are columns that may say otherwise, each about 1 in size:
 
-    evidence      surprise of v's place by every kind of evidence and by degree, in the upper and in the lower tail
+    evidence      surprise of v's rank by every kind of evidence and by degree, in the upper and in the lower tail
     attributes    v's features, how far each is from the middle, their mean over v's neighbours, the difference of both
     neighbours    logarithm of the number of v's neighbours that are known to be bad
 
@@ -34,7 +34,6 @@ from hcm_scale.base.rng import key
 from hcm_scale.base.spmm import mean_rows
 from hcm_scale.base.threads import run_in_slices
 from hcm_scale.report.reasons import KIND_TITLES
-from hcm_scale.score.evidence import ranks_of
 from hcm_scale.score.metrics import roc_auc
 
 LEAST_VERDICTS = 5  # fewer teach nothing
@@ -58,17 +57,19 @@ Nodes = NDArray[np.int64]
 class Inputs(NamedTuple):
     """What a lesson is learned from, and applied to, in node order.
 
-    `places` are those by every kind of evidence, 1 for the most unusual; none where a run has only one score.
+    `ranks` are those by every kind of evidence, 1 for the most unusual; none where a run has only one score. They are
+    ranks among `num_compared` nodes, (n,), those of the same types; None: among all.
     `features` may be a memory map; `names` are theirs, empty for components. `indptr` and `indices` give neighbours.
     """
 
     score: Values
-    places: Mapping[str, Places]
+    ranks: Mapping[str, Places]
     degree: NDArray[np.int64]
     features: NDArray[np.float32]
     names: Sequence[str]
     indptr: NDArray[np.int64]
     indices: NDArray[np.integer]
+    num_compared: Nodes | None = None
 
 
 class Lesson(NamedTuple):
@@ -97,17 +98,17 @@ def learn(inputs: Inputs, nodes: Nodes, is_bad: NDArray[np.bool_], seed: int = 0
         few = f" {_ENOUGH} or more verdicts would tell more surely." if len(nodes) < _ENOUGH else ""
         return _unchanged(inputs, f"No other order explains the verdicts clearly better: it stays.{few}")
     held_out, before = _out_of_fold(rows, seed), inputs.score[nodes[chosen]]
-    told = ""
+    accuracy = ""
     if min(is_bad[chosen].sum(), (~is_bad[chosen]).sum()) >= _LEAST_OF_KIND:
         auc, old = roc_auc(is_bad[chosen], held_out), roc_auc(is_bad[chosen], before)
         error = np.sqrt((1 / is_bad[chosen].sum() + 1 / (~is_bad[chosen]).sum()) / 12)
         if auc - 0.5 < _LEAST_Z * error:
             why = "What some of the verdicts teach does not hold for the others, as if they were given by chance"
             return _unchanged(inputs, f"{why} (ROC-AUC {auc:.2f} give or take {error:.2f}): the order stays.")
-        told = f" Verdicts left out are predicted with a ROC-AUC of {auc:.2f}; by the label-free score {old:.2f}."
+        accuracy = f" Verdicts left out are predicted with a ROC-AUC of {auc:.2f}; by the label-free score {old:.2f}."
     taught = columns.scores(weights)
     taught[nodes[chosen]] = held_out
-    first = f"{len(nodes):,} verdicts, {int(is_bad.sum()):,} of them bad, changed the order.{told}"
+    first = f"{len(nodes):,} verdicts, {int(is_bad.sum()):,} of them bad, changed the order.{accuracy}"
     model = {"weights": weights, "center": columns.center, "spread": columns.spread}
     return Lesson(taught, True, [first, *_sentences(columns, weights)], model)
 
@@ -132,7 +133,7 @@ class _Columns(NamedTuple):
     """The columns of all nodes, made for some at a time; `center` and `spread` are of the attributes, (3, f)."""
 
     inputs: Inputs
-    double: list[Places]  # double places: by score, by every kind of evidence, by degree
+    double: list[Places]  # double ranks: by score, by every kind of evidence, by degree
     features: NDArray[np.float32]
     bad: NDArray[np.bool_]
     center: Values
@@ -141,7 +142,7 @@ class _Columns(NamedTuple):
     @staticmethod
     def of(inputs: Inputs, bad: Nodes, scale: tuple[Values, Values] | None = None) -> "_Columns":
         by_number = [double_places(values.astype(np.float64, copy=False)) for values in (inputs.score, inputs.degree)]
-        double = [by_number[0], *(2 * places for places in inputs.places.values()), by_number[1]]
+        double = [by_number[0], *(2 * ranks for ranks in inputs.ranks.values()), by_number[1]]
         is_bad = np.zeros(len(inputs.score), bool)
         is_bad[bad] = True
         features = np.asarray(inputs.features)[:, :_MOST_FEATURES]
@@ -152,9 +153,9 @@ class _Columns(NamedTuple):
     def _scale(self) -> tuple[Values, Values]:
         """Middle and spread of features, of their means over neighbours, and of the differences."""
         rows = np.unique(np.linspace(0, len(self.bad) - 1, min(len(self.bad), _SAMPLE_ROWS)).astype(np.int64))
-        parts = np.stack(self._attributes(rows)).astype(np.float64)
-        low, center, high = np.quantile(parts, [0.16, 0.5, 0.84], axis=1)
-        deviation = parts.std(axis=1)
+        attributes = np.stack(self._attributes(rows)).astype(np.float64)
+        low, center, high = np.quantile(attributes, [0.16, 0.5, 0.84], axis=1)
+        deviation = attributes.std(axis=1)
         spread = np.where(high - low > 0.1 * deviation, (high - low) / 2, deviation)
         return center, np.where(spread > 0, spread, 1.0)
 
@@ -170,18 +171,20 @@ class _Columns(NamedTuple):
 
     def rows(self, nodes: Nodes) -> Values:
         """Level, score, evidence in both tails, attributes, known bad neighbours of some nodes, (k, width)."""
-        num_nodes = len(self.bad)
-        ranks = np.stack([ranks_of(places[nodes], num_nodes) for places in self.double], axis=1)
-        ranks = np.clip(ranks, 0.5 / num_nodes, 1.0 - 0.5 / num_nodes)
-        upper, lower = -np.log1p(-ranks) - 1.0, -np.log(ranks) - 1.0
-        parts = [np.ones((len(nodes), 1)), upper, lower[:, 1:]]
+        among = np.full((len(nodes), len(self.double)), len(self.bad))
+        if self.inputs.num_compared is not None:
+            among[:, 1:-1] = self.inputs.num_compared[nodes, None]  # score and degree are of one list
+        quantiles = 1.0 - (np.stack([double[nodes] for double in self.double], axis=1) - 1) / (2.0 * among)
+        quantiles = np.clip(quantiles, 0.5 / among, 1.0 - 0.5 / among)
+        upper, lower = -np.log1p(-quantiles) - 1.0, -np.log(quantiles) - 1.0
+        columns = [np.ones((len(nodes), 1)), upper, lower[:, 1:]]
         scaled = [
-            np.clip((part - center) / spread, -_MOST, _MOST)
-            for part, center, spread in zip(self._attributes(nodes), self.center, self.spread, strict=True)
+            np.clip((values - center) / spread, -_MOST, _MOST)
+            for values, center, spread in zip(self._attributes(nodes), self.center, self.spread, strict=True)
         ]
-        known = np.empty(len(nodes))
-        count_marked(nodes, self.inputs.indptr, self.inputs.indices, self.bad, known)
-        return np.concatenate([*parts, *scaled, np.abs(scaled[0]) - 0.8, np.log1p(known)[:, None]], axis=1)
+        num_bad = np.empty(len(nodes))
+        count_marked(nodes, self.inputs.indptr, self.inputs.indices, self.bad, num_bad)
+        return np.concatenate([*columns, *scaled, np.abs(scaled[0]) - 0.8, np.log1p(num_bad)[:, None]], axis=1)
 
     def spreads(self, evidence: float, attributes: float) -> Values:
         """How far the weights of a hypothesis may go, (width,)."""
@@ -191,11 +194,10 @@ class _Columns(NamedTuple):
         return np.concatenate([[_LEVEL_SPREAD, _SLOPE_SPREAD], np.full(tails, evidence), of_attributes, [neighbors]])
 
     def scores(self, weights: Values) -> Values:
-        """The score of every node by these weights, (n,)."""
         out = np.empty(len(self.bad))
 
-        def fill(part: slice) -> None:
-            out[part] = self.rows(np.arange(part.start, part.stop)) @ weights
+        def fill(rows: slice) -> None:
+            out[rows] = self.rows(np.arange(rows.start, rows.stop)) @ weights
 
         run_in_slices(len(out), fill, _SLICE_ROWS)
         return out
@@ -203,14 +205,12 @@ class _Columns(NamedTuple):
 
 @kernel
 def neighbor_means(rows, indptr, indices, features, out):
-    """Mean features of the neighbours of some nodes; 0 without neighbours."""
     for row in range(len(rows)):
         mean_rows((0, 1), indptr, indices, features, rows[row], out[row : row + 1])
 
 
 @kernel
 def count_marked(rows, indptr, indices, marked, out):
-    """Number of neighbours of some nodes that are marked."""
     for row in range(len(rows)):
         count = 0
         for at in range(indptr[rows[row]], indptr[rows[row] + 1]):
@@ -238,11 +238,11 @@ class _Rows(NamedTuple):
 
 def _average(rows: _Rows, kept: NDArray[np.bool_]) -> tuple[Values, Values]:
     """How likely each hypothesis is given some of the rows, and their weights averaged by that, (width,)."""
-    found = [_fit(rows.columns[kept], rows.label[kept], rows.weight[kept], each) for each in rows.hypotheses]
-    evidence = np.array([each[1] for each in found])
+    fits = [_fit(rows.columns[kept], rows.label[kept], rows.weight[kept], each) for each in rows.hypotheses]
+    evidence = np.array([each[1] for each in fits])
     evidence[0] += _HEAD_START + _START_OF_FEW * max(0.0, 1.0 - rows.num_verdicts / _ENOUGH)
     likely = softmax(evidence)
-    return likely, sum(share * weights for share, (weights, _) in zip(likely, found, strict=True))
+    return likely, sum(share * weights for share, (weights, _) in zip(likely, fits, strict=True))
 
 
 def _fit(columns: Values, label: Values, weight: Values, spread: Values) -> tuple[Values, float]:
@@ -250,9 +250,9 @@ def _fit(columns: Values, label: Values, weight: Values, spread: Values) -> tupl
     free = np.flatnonzero(spread)
     scaled, prior = columns[:, free] * spread[free], np.zeros(len(free))
     prior[:2] = _LEVEL / _LEVEL_SPREAD, 1.0 / _SLOPE_SPREAD
-    found, curvature, loss = fit_logistic(scaled, label, weight, prior)
+    coefficients, curvature, loss = fit_logistic(scaled, label, weight, prior)
     weights = np.zeros(len(spread))
-    weights[free] = found * spread[free]
+    weights[free] = coefficients * spread[free]
     return weights, -loss - 0.5 * np.linalg.slogdet(curvature)[1]
 
 
@@ -267,17 +267,17 @@ def fit_logistic(columns: Values, label: Values, weight: Values, prior: Values) 
         logits = columns @ at
         return float(weight @ (np.logaddexp(0.0, logits) - label * logits) + 0.5 * np.sum((at - prior) ** 2))
 
-    found, least = prior.copy(), loss(prior)
+    best, least = prior.copy(), loss(prior)
     for _ in range(50):
-        chance = expit(columns @ found)
+        chance = expit(columns @ best)
         curvature = (columns * (weight * chance * (1 - chance))[:, None]).T @ columns + np.eye(len(prior))
-        step = np.linalg.solve(curvature, columns.T @ (weight * (chance - label)) + found - prior)
-        while np.abs(step).max() > 1e-6 and (new := loss(found - step)) > least:
+        step = np.linalg.solve(curvature, columns.T @ (weight * (chance - label)) + best - prior)
+        while np.abs(step).max() > 1e-6 and (new := loss(best - step)) > least:
             step /= 2
         if np.abs(step).max() <= 1e-6:
             break
-        found, least = found - step, new
-    return found, curvature, least
+        best, least = best - step, new
+    return best, curvature, least
 
 
 def _out_of_fold(rows: _Rows, seed: int) -> Values:
@@ -300,14 +300,14 @@ def _sentences(columns: _Columns, weights: Values) -> list[str]:
     slope, num_tails = weights[1], len(columns.double) - 1
     amount = "less than" if slope < 0.7 else "more than" if slope > 1.3 else "about as much as"
     said = [f"The label-free score counts {amount} before."]
-    titles = [KIND_TITLES[kind] for kind in columns.inputs.places] + ["degree"]
+    titles = [KIND_TITLES[kind] for kind in columns.inputs.ranks] + ["degree"]
     tails = weights[2 : 2 + 2 * num_tails].reshape(2, num_tails)
     by_size = np.argsort(-np.abs(tails).max(axis=0), kind="stable")[:_SAID_EACH]
     for at in by_size[np.abs(tails).max(axis=0)[by_size] >= _SAID]:
         upper, lower = tails[:, at]
-        how = "more" if upper > 0 else "less, or the other way round"
-        how = "the other way round: bad nodes have little of it" if lower > abs(upper) else how
-        said.append(f"Evidence of '{titles[at]}' counts {how}.")
+        manner = "more" if upper > 0 else "less, or the other way round"
+        manner = "the other way round: bad nodes have little of it" if lower > abs(upper) else manner
+        said.append(f"Evidence of '{titles[at]}' counts {manner}.")
     width = columns.features.shape[1]
     names = columns.inputs.names or [f"component {i + 1}" for i in range(width)]
     of_attributes = weights[2 + 2 * num_tails : -1]  # own, of the neighbours, difference, distance from the middle

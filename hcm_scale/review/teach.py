@@ -34,6 +34,7 @@ from hcm_scale.review.draw import draw
 from hcm_scale.review.estimate import Estimates, Share
 from hcm_scale.review.learn import Inputs, Lesson, apply_lesson, learn
 from hcm_scale.score import table
+from hcm_scale.score.evidence import nodes_by_group
 from hcm_scale.score.metrics import ranking
 from hcm_scale.stages.purify import Purified
 
@@ -78,8 +79,19 @@ def _score(run: Run) -> Values:
 
 def inputs_of(run: Run) -> Inputs:
     """What a lesson is learned from, or applied to."""
-    features, names = run.purified.features, run.purified.columns
-    return Inputs(_score(run), _ranks(run), run.graph.degrees, features, names, run.graph.indptr, run.graph.indices)
+    features, names, neighbors = run.purified.features, run.purified.columns, (run.graph.indptr, run.graph.indices)
+    return Inputs(_score(run), _ranks(run), run.graph.degrees, features, names, *neighbors, _num_compared(run))
+
+
+def _num_compared(run: Run) -> NDArray[np.int64] | None:
+    """Among how many nodes each has its ranks by kind; None: among all."""
+    types, groups = run.graph.node_types, table.compared_types(run.ranked)
+    if types is None or groups is None:
+        return None
+    out = np.zeros(run.graph.num_nodes, np.int64)
+    for nodes in nodes_by_group(types, groups):
+        out[nodes] = len(nodes)
+    return out
 
 
 def _ranks(run: Run) -> dict[str, NDArray[Any]]:
@@ -213,7 +225,7 @@ def next_nodes(run: Run, count: int) -> pa.Table:
     reviewed = given.by_node(len(score)) != _NOT_GIVEN
     _, is_bad = given.labelled()
     by_kind, bad_share = list(_ranks(run).values()), float(is_bad.mean()) if len(is_bad) else 0.0
-    drawn = draw(score, by_kind, reviewed, count, len(given.nodes), bad_share)
+    drawn = draw(score, by_kind, reviewed, count, len(given.nodes), bad_share, _num_compared(run))
     nodes = [entry.node for entry in drawn]
     ranks = run.column("rank") if taught is None else taught.column("taught_rank")
     return pa.table(

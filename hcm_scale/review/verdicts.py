@@ -19,6 +19,7 @@ import io
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from json.encoder import encode_basestring
 from pathlib import Path
@@ -36,7 +37,7 @@ from hcm_scale.base.sheets import without_quotes
 from hcm_scale.base.threads import run_in_slices
 from hcm_scale.graph import Graph
 from hcm_scale.ingest.policy import InputError, shown_names
-from hcm_scale.ingest.table_files import TableFiles, TableSource, open_table
+from hcm_scale.ingest.table_files import CSV_GAPS, TableFiles, TableSource, open_table
 
 FILE = "verdicts.jsonl"
 GOOD, BAD, UNSURE, NONE = range(4)
@@ -74,7 +75,6 @@ class Verdicts(NamedTuple):
         return self.table["code"].to_numpy()
 
     def by_id(self) -> dict[str, str]:
-        """The verdict by id, in words."""
         return dict(zip(self.table["id"].to_pylist(), (NAMES[code] for code in self.codes.tolist()), strict=True))
 
 
@@ -91,9 +91,9 @@ def append(run_dir: Path, given: Iterable[tuple[Any, str]], by: str | None = Non
     _append(run_dir, lines)
 
 
-def append_known(run_dir: Path, known: pa.Table) -> None:
+def append_known(run_dir: Path, given: pa.Table) -> None:
     """Adds verdicts of another run with their time and author: rows of a `Verdicts.table`."""
-    for batch in known.to_batches(_LINES_AT_ONCE):
+    for batch in given.to_batches(_LINES_AT_ONCE):
         rows = batch.to_pylist()
         _append(run_dir, [_line(row["id"], NAMES[row["code"]], _stamp(row["by"] or "", row["time"])) for row in rows])
 
@@ -109,7 +109,6 @@ def _stamp(by: str, time: datetime | None) -> str:
 
 
 def _append(run_dir: Path, lines: Sequence[str]) -> None:
-    """Adds lines and flushes them to the disk."""
     if not run_dir.is_dir():
         raise ValueError(f"{run_dir} is not the folder of a run")
     path = files.path_inside(run_dir, FILE)
@@ -163,26 +162,26 @@ def _slices(path: Path, notes: list[str]) -> Iterator[pa.Table]:
     """Lines of the file, some at a time; adds to `notes` what was left out."""
     number, num_torn = 1, 0
     with open(path, "rb") as stream:
-        while part := stream.read(_SLICE_BYTES):
-            part += stream.readline()
-            if not part.endswith(b"\n") and not _is_whole(part.rpartition(b"\n")[2]):
-                part += _TORN
-            if _TORN in part:
-                part, count = re.subn(rb"(?m)^.*#torn$", b"", part)
+        while chunk := stream.read(_SLICE_BYTES):
+            chunk += stream.readline()
+            if not chunk.endswith(b"\n") and not _is_whole(chunk.rpartition(b"\n")[2]):
+                chunk += _TORN
+            if _TORN in chunk:
+                chunk, count = re.subn(rb"(?m)^.*#torn$", b"", chunk)
                 num_torn += count
-            yield _parse(path, part, number)
-            number += part.count(b"\n")
+            yield _parse(path, chunk, number)
+            number += chunk.count(b"\n")
     if num_torn:
         notes.append(f"{FILE}: unfinished lines that a stopped program left ({num_torn}); all others are read")
 
 
-def _parse(path: Path, part: bytes, first: int) -> pa.Table:
+def _parse(path: Path, chunk: bytes, first: int) -> pa.Table:
     """The lines of a part of the file, which begins with line number `first`."""
     try:
-        return _read_lines(part)
+        return _read_lines(chunk)
     except ValueError as error:
         why = str(error)
-    for number, line in enumerate(part.split(b"\n"), first):
+    for number, line in enumerate(chunk.split(b"\n"), first):
         if not _is_whole(line):
             shown = line[:80].decode(errors="replace")
             legal = f'legal is {{"id":"...","verdict":"..."}}, with one of {", ".join(NAMES)}'
@@ -197,11 +196,11 @@ def _read_lines(text: bytes) -> pa.Table:
     if not text.strip():
         return _SCHEMA.empty_table()
     options = pajson.ParseOptions(explicit_schema=_SCHEMA, unexpected_field_behavior="ignore")
-    found = pajson.read_json(io.BytesIO(text), parse_options=options)
-    found.validate(full=True)
-    if found["id"].null_count or not pc.all(pc.is_in(found["verdict"], pa.array(NAMES))).as_py():
+    lines = pajson.read_json(io.BytesIO(text), parse_options=options)
+    lines.validate(full=True)
+    if lines["id"].null_count or not pc.all(pc.is_in(lines["verdict"], pa.array(NAMES))).as_py():
         raise ValueError("a line has no id, or no verdict")
-    return found
+    return lines
 
 
 def _is_whole(line: bytes) -> bool:
@@ -230,16 +229,18 @@ def read_table(source: TableSource, id_names: Sequence[str] = ()) -> tuple[pa.Ta
     if not others:
         raise InputError(f"{table.origin} has the columns {shown_names(names)}; legal are an id and a verdict")
     key = (named or others)[0]
+    table, are_numbers = replace(table, gap_words=("",)), pa.types.is_integer(table.type_of(key))
     for name in (key, verdict):  # floats of Parquet and pandas are whole numbers beside gaps
         is_float = pa.types.is_floating(table.type_of(name)) and not table.is_csv
         table = table.with_casts({name: pa.int64() if is_float else pa.large_string()})
-    parts, row = [pa.schema([("id", pa.large_string()), ("code", pa.int8())]).empty_table()], 0
+    chunks, row = [pa.schema([("id", pa.large_string()), ("code", pa.int8())]).empty_table()], 0
     for batch in table.batches([key, verdict]):
         ids, words = (batch[name].cast(pa.large_string()) for name in (key, verdict))
-        parts.append(_read_batch(table, ids, words, row))
+        ids = pc.utf8_trim_whitespace(ids) if are_numbers else ids  # spaces before a number are no part of it
+        chunks.append(_read_batch(table, ids, words, row))
         row += len(batch)
-    found = pa.concat_tables(parts)
-    return found, f"{len(found):,} verdicts of {row:,} rows in {table.origin}: id in column {key}, verdict in {verdict}"
+    given = pa.concat_tables(chunks)
+    return given, f"{len(given):,} verdicts of {row:,} rows in {table.origin}: id in column {key}, verdict in {verdict}"
 
 
 def _verdict_column(table: TableFiles, names: Sequence[str]) -> str:
@@ -270,17 +271,17 @@ def _code_of(word: str) -> int:
 def _read_batch(table: TableFiles, ids: pa.Array, verdicts: pa.Array, first: int) -> pa.Table:
     """The rows of a batch, whose first row has this number in the table, that have a verdict."""
     words = verdicts.dictionary_encode()
-    codes = np.array([_code_of(word) if word.strip() else -2 for word in words.dictionary.to_pylist()] + [-2], np.int8)
+    given = [word.strip() for word in words.dictionary.to_pylist()]
+    codes = np.array([-2 if word in CSV_GAPS else _code_of(word) for word in given] + [-2], np.int8)
     code = codes[words.indices.fill_null(len(codes) - 1).to_numpy()]
-    ids = pc.utf8_trim_whitespace(ids)
     ids = without_quotes(ids) if table.is_csv else ids  # as `hcm-scale review` writes them
     nameless = pc.equal(ids, "").fill_null(True).to_numpy(zero_copy_only=False)
     no_verdict = f"{{!r:.60}} is no verdict; legal are {LEGAL}"
     for is_wrong, what in ((code == -1, no_verdict), (nameless & (code >= 0), "a verdict without an id")):
         if is_wrong.any():
             row = int(np.argmax(is_wrong))
-            place = f"{table.rows_of(table.origin)}, {table.place(first + row)}"
-            raise InputError(f"{place}: {what.format(verdicts[row].as_py())}")
+            where = f"{table.rows_of(table.origin)}, {table.describe_row(first + row)}"
+            raise InputError(f"{where}: {what.format(verdicts[row].as_py())}")
     return pa.table({"id": ids, "code": code}).filter(pa.array(code >= 0))
 
 
@@ -294,11 +295,11 @@ def find_nodes(graph: Graph, ids: pa.Array) -> NDArray[np.int64]:
         return np.where((numbers >= 0) & (numbers < graph.num_nodes), numbers, -1)
     out = np.full(len(ids), -1)
 
-    def look_up(part: slice) -> None:
-        some = own.slice(part.start, part.stop - part.start).cast(wanted.type)
-        place = pc.index_in(some, wanted).fill_null(-1).to_numpy()
-        (found,) = np.nonzero(place >= 0)
-        out[place[found]] = part.start + found
+    def look_up(rows: slice) -> None:
+        some = own.slice(rows.start, rows.stop - rows.start).cast(wanted.type)
+        wanted_at = pc.index_in(some, wanted).fill_null(-1).to_numpy()
+        (held,) = np.nonzero(wanted_at >= 0)
+        out[wanted_at[held]] = rows.start + held
 
     run_in_slices(graph.num_nodes, look_up, max(1 << 20, len(ids)))
     return out

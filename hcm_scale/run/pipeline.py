@@ -41,6 +41,7 @@ from hcm_scale.run.finished import FinishedRun, open_trained, with_trained_optio
 from hcm_scale.run.stages import RunContext, num_blocks, stages
 from hcm_scale.run.workspace import Workspace
 from hcm_scale.stages import report
+from hcm_scale.stages.train import check_backend
 
 _THREADS_OF: dict[str, int] = {}  # the process that was the first to use several
 log = logging.getLogger(__name__)
@@ -108,6 +109,8 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
 def _check(config: Config, until: str, world: World, *, reads_source: bool) -> str:
     """The device to compute on; ValueError for whatever is known to be wrong before any work."""
     parse_fan_out(config.sampling.fan_out, num_blocks(config))
+    if config.trained is None and until in ("train", "score", "report"):
+        check_backend(config.sampling.backend)
     wanted = config.world
     if world.size == 1 and (wanted.processes or 1) > 1:
         start = "start them with `hcm-scale run`, torchrun or srun"

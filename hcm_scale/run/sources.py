@@ -174,7 +174,7 @@ def _tables(graph: schema.TablesGraph, encodings: list[readers.Encoding] | None)
 
     def read(out: Path) -> Graph:
         with fetched_files(out, places, PARQUET + CSV) as (edges, nodes):
-            return readers.read_tables(out, str(edges), nodes, **table_options(graph), known=encodings)
+            return readers.read_tables(out, str(edges), nodes, **table_options(graph), trained=encodings)
 
     return read
 
@@ -225,7 +225,7 @@ def _sql(graph: schema.SqlGraph, encodings: list[readers.Encoding] | None) -> Re
         with query_tables(out, graph.path, _queries(graph)) as paths:
             options = table_options(graph)
             options["columns"] = _guessed(graph, paths, options["columns"])
-            return readers.read_tables(out, *paths, **options, known=encodings, origin=", ".join(_queries(graph)))
+            return readers.read_tables(out, *paths, **options, trained=encodings, origin=", ".join(_queries(graph)))
 
     return read
 
@@ -252,7 +252,7 @@ def _plugin(graph: schema.ReaderGraph, encodings: list[readers.Encoding] | None)
     def read(out: Path) -> Graph:
         tables, options = _plugin_tables(graph), table_options(graph)
         options["columns"] = _guessed(graph, tables, options["columns"])
-        return readers.read_tables(out, *tables, **options, known=encodings, origin=graph.path)
+        return readers.read_tables(out, *tables, **options, trained=encodings, origin=graph.path)
 
     return read
 

@@ -28,7 +28,8 @@ and put back after each draw; blocks are repeatable as long as no other thread u
 """
 
 import threading
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ from numpy.typing import NDArray
 from hcm_scale.base.jit import kernel, prefetch
 from hcm_scale.base.rng import below, bits, key, mix
 from hcm_scale.base.spmm import ModelInput, Propagated
-from hcm_scale.model import Block, MiniBatch
+from hcm_scale.model import GENERATOR, Block, MiniBatch
 from hcm_scale.sampling.pairs import PairBatch
 
 FanOut = int | None
@@ -146,6 +147,69 @@ class _Scratch:
         return self.count
 
 
+class TorchSparseSampler(NeighborSampler):
+    """As `NeighborSampler`, with neighbours that torch-sparse draws without replacement; loops and weights are ours.
+
+    Its draw is not quite uniform: Floyd's algorithm picks its j-th number from 0 .. j, torch-sparse from 0 .. j - 1. Of
+    d neighbours, k drawn, the first d - k come with probability k / (d - 1) and the last k with (k - 1) / (d - 1), so
+    weights are divided by these instead of k / d, and the expected block is Â again. With k = 1 the last neighbour
+    never comes, and no weight makes up for that.
+    """
+
+    def __init__(self, *graph: Any, **options: Any) -> None:
+        super().__init__(*graph, **options)
+        if any(limit < 2 for limit in self.limits):
+            raise ValueError(f"fan-outs of {self.limits}: backend='torch_sparse' needs 2 or more")
+        self._sample_adj = import_sample_adj()
+        self._graph = [torch.from_numpy(np.array(array, np.int64)) for array in (self.indptr, self.indices)]
+
+    def __call__(self, seeds: NDArray[np.int64], step: int) -> Drawn:
+        nodes = self._checked(seeds)
+        blocks: list[Block] = []
+        for layer in reversed(range(len(self.limits))):
+            with GENERATOR, torch.random.fork_rng(devices=[]):
+                torch.manual_seed(key(self.seed, step, layer))
+                drawn = self._sample_adj(*self._graph, torch.from_numpy(nodes), self.limits[layer], False)
+            blocks.insert(0, self._block([tensor.numpy() for tensor in drawn], nodes))
+            nodes = drawn[2].numpy()
+        return nodes, tuple(blocks)
+
+    def _block(self, drawn: Sequence[NDArray[np.int64]], targets: NDArray[np.int64]) -> Block:
+        """The drawn neighbours, each row preceded by its self loop, weighed by how likely each was drawn."""
+        rows, columns, sources, arcs = drawn
+        begins, num_drawn = self.indptr[targets], np.diff(rows)
+        degrees = self.indptr[targets + 1] - begins
+        starts = (rows + np.arange(len(rows))).astype(np.int32)
+        indices = np.insert(columns, rows[:-1], np.arange(len(targets))).astype(np.int32)
+        weights = np.empty(len(indices), np.float32)
+        weigh(self.scale, sources, degrees, starts, indices, weights)
+        degree, drawn_of = np.repeat(degrees, num_drawn), np.repeat(num_drawn, num_drawn)
+        is_late = arcs - np.repeat(begins, num_drawn) >= degree - drawn_of
+        likely = np.maximum((drawn_of - is_late) / np.maximum(degree - 1, 1), 1e-9)
+        correction = np.where(drawn_of == degree, 1.0, drawn_of / degree / likely).astype(np.float32)
+        if self.weights is not None:
+            correction *= self.weights[arcs]
+        weights *= np.insert(correction, rows[:-1], 1.0)
+        return Block.of(starts, indices, weights, len(sources))
+
+
+def import_sample_adj() -> Callable[..., Any]:
+    """(rowptr, col, nodes, limit, replace) -> rowptr, col, sources (nodes first) and arc numbers of what was drawn."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # its import goes through torch.jit.script
+            import torch_sparse  # noqa: F401  registers the operator
+    except (ImportError, OSError) as error:
+        raise ValueError(
+            "sampling.backend=torch_sparse needs the extra sparse: pip install 'hcm-scale[sparse]', or take "
+            f"sampling.backend=numba ({error})"
+        ) from error
+    return torch.ops.torch_sparse.sample_adj
+
+
+BACKENDS: dict[str, type[NeighborSampler]] = {"numba": NeighborSampler, "torch_sparse": TorchSparseSampler}
+
+
 def make_batch(pairs: PairBatch, x: ModelInput, sample: NeighborSampler, *, input_gradients: bool = True) -> MiniBatch:
     """One batch, on the CPU. Every draw is keyed by the batch's (epoch, step), so equal pairs give equal batches.
 
@@ -249,12 +313,12 @@ def relabel(entries, position, base, nodes, count, out):
     for e in range(len(entries)):
         prefetch(position, entries[min(e + _AHEAD, last)])
         v = entries[e]
-        known = position[v] - base
-        is_new = known < 0
-        place = count if is_new else known
+        old = position[v] - base
+        is_new = old < 0
+        number = count if is_new else old
         nodes[count] = v
-        position[v] = base + place
-        out[e] = place
+        position[v] = base + number
+        out[e] = number
         count += 1 if is_new else 0
     return count
 
@@ -301,9 +365,9 @@ def weigh_edges(graph, weights, begins, degrees, starts, entries, out):
 def gather(x, nodes, out):
     width, last = x.shape[1], len(nodes) - 1
     for i in range(len(nodes)):
-        place = nodes[min(i + _AHEAD, last)] * width
-        prefetch(x, place)
-        prefetch(x, place + width - 1)
+        offset = nodes[min(i + _AHEAD, last)] * width
+        prefetch(x, offset)
+        prefetch(x, offset + width - 1)
         row = x[nodes[i]]
         for k in range(width):
             out[i, k] = row[k]

@@ -20,7 +20,7 @@ a row group that the epoch touches. Labels of up to 16 MiB are read once and hel
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,21 +55,16 @@ def pairs_per_class(labels: Labels, *, sampling_ratio: float) -> int:
     """D, the pairs that each class contributes to an epoch."""
     draw = min(math.floor(sampling_ratio * min(labels.counts)), min(labels.stored))
     if draw < 1:
-        raise ValueError(_too_few(labels.counts, sampling_ratio))
+        counts, least = labels.counts, math.ceil(1e4 / min(labels.counts)) / 1e4
+        fewer = range(len(counts) - 1, 1, -1)
+        works = next((c for c in fewer if sampling_ratio * min(*counts[: c - 1], sum(counts[c - 1 :])) >= 1), None)
+        classes = f"hops.classes={works}, " if works else ""
+        raise ValueError(
+            f"sampling.ratio={sampling_ratio} of the smallest class leaves no pair (pairs per class: {list(counts)}): "
+            "the graph is very small, or few nodes are sources; legal here "
+            f"are sampling.ratio={least} .. 1, {classes}or more hops.num_sources"
+        )
     return draw
-
-
-def _too_few(counts: Sequence[int], ratio: float) -> str:
-    """Message for a class that gives no pair: the ratios that would, and the most classes that would at this ratio."""
-    least = math.ceil(1e4 / min(counts)) / 1e4
-    fewer = range(len(counts) - 1, 1, -1)
-    works = next((c for c in fewer if ratio * min(*counts[: c - 1], sum(counts[c - 1 :])) >= 1), None)
-    classes = f"hops.classes={works}, " if works else ""
-    return (
-        f"sampling.ratio={ratio} of the smallest class leaves no pair (pairs per class: {list(counts)}): the graph is "
-        "very small, or few nodes are sources; legal here "
-        f"are sampling.ratio={least} .. 1, {classes}or more hops.num_sources"
-    )
 
 
 def pairs_per_epoch(labels: Labels, *, sampling_ratio: float) -> int:
@@ -94,7 +89,6 @@ class Cut:
 
     @property
     def most(self) -> int:
-        """The size of the largest slice of any rank."""
         return -(-self.num_pairs // (self.num_steps * self.num_ranks))
 
 
@@ -124,10 +118,10 @@ def _gather(streams: "list[_ClassStream]", start: int, stop: int) -> tuple[NDArr
     """u, v, hop of the positions start .. stop - 1 of the epoch's sequence: position p has class p mod C."""
     classes, out = len(streams), np.empty((3, stop - start), np.int64)
     for klass, stream in enumerate(streams):
-        places = slice((klass - start) % classes, None, classes)
+        slots = slice((klass - start) % classes, None, classes)
         first, last = -(-(start - klass) // classes), -(-(stop - klass) // classes)
-        stream.take(first, last, out[:2, places])
-        out[2, places] = klass
+        stream.take(first, last, out[:2, slots])
+        out[2, slots] = klass
     return tuple(out)
 
 
@@ -159,24 +153,24 @@ class _ClassStream:
         """Reads the row groups of a window, thins them to their quotas, and shuffles the rest."""
         if window == self._window:
             return
-        order, parts = self._order, range(window * WINDOW, min((window + 1) * WINDOW, len(self._order.quota)))
+        order, pieces = self._order, range(window * WINDOW, min((window + 1) * WINDOW, len(self._order.quota)))
         self._pairs = np.empty((2, 0), np.int64)  # frees the last window before the next is read
-        ends = np.cumsum(order.quota[parts.start : parts.stop])
+        ends = np.cumsum(order.quota[pieces.start : pieces.stop])
         pairs = np.empty((2, ends[-1]), self._labels.plan.index_type)
-        for part, end in zip(parts, ends.tolist(), strict=True):
-            if quota := int(order.quota[part]):
-                self._pick(part, pairs[:, end - quota : end])
+        for piece, end in zip(pieces, ends.tolist(), strict=True):
+            if quota := int(order.quota[piece]):
+                self._pick(piece, pairs[:, end - quota : end])
         shuffle_pairs(key(self._seed, _SHUFFLE, window), *pairs)
         self._window, self._pairs = window, pairs
 
-    def _pick(self, part: int, out: NDArray[Any]) -> None:
+    def _pick(self, piece: int, out: NDArray[Any]) -> None:
         """Fills `out` from one part of the order: with all its pairs, or with as many as there is room for."""
-        rows = slice(self._order.first[part], self._order.last[part])
-        u, v = (column[rows] for column in self._read(self._groups[self._order.group[part]]))
+        rows = slice(self._order.first[piece], self._order.last[piece])
+        u, v = (column[rows] for column in self._read(self._groups[self._order.group[piece]]))
         if len(u) == out.shape[1]:
             out[0], out[1] = u, v
         else:
-            pick_pairs(key(self._seed, _PICK, part), u.copy(), v.copy(), *out)
+            pick_pairs(key(self._seed, _PICK, piece), u.copy(), v.copy(), *out)
 
 
 @dataclass(frozen=True, eq=False)

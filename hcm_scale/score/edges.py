@@ -69,7 +69,7 @@ def save_hops(hops: EdgeHops, folder: Path) -> None:
         files.sync_file(folder / name)
 
 
-class Coded:
+class LazyHops:
     """Numbers of edges as they are stored: a part is decoded when it is indexed, all of it where an array is needed."""
 
     dtype = np.dtype(np.float32)
@@ -90,10 +90,10 @@ class Coded:
 
 
 def open_hops(folder: Path, num_edges: int | None) -> EdgeHops:
-    """What such files hold, of so many edges, as `Coded` numbers; FolderError where they differ."""
+    """What such files hold, of so many edges, as `LazyHops` numbers; FolderError where they differ."""
     codes = open_array(folder / MEAN_FILE, np.uint16, (num_edges,), legal=_MEAN)
     spread = open_array(folder / VAR_FILE, np.float16, codes.shape, legal=_VARIANCE)
-    return EdgeHops(*cast(Any, (Coded(codes, decoded_mean), Coded(spread, lambda var: var.astype(np.float32)))))
+    return EdgeHops(*cast(Any, (LazyHops(codes, decoded_mean), LazyHops(spread, lambda var: var.astype(np.float32)))))
 
 
 def encoded_mean(mean: NDArray[np.float32]) -> NDArray[np.uint16]:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from helpers import small_config, small_graph, small_run
 
-from hcm_scale.base.sheets import table_writer
+from hcm_scale.base.sheets import quoted, table_writer, without_quotes
 from hcm_scale.cli import commands
 from hcm_scale.config import TablesGraph
 from hcm_scale.report.write import stream_csv
@@ -40,6 +40,11 @@ def run_dir(tmp_path_factory) -> Path:
     ids = [*IDS, *(f"n{i}" for i in range(graph.num_nodes - len(IDS)))]
     small_run(folder, replace(graph, ids=pa.array(ids)), **{"score.csv": True, "score.views": ["purified"]})
     return folder
+
+
+def shown(name: str) -> str:
+    """A text that a spreadsheet would run, as it stands in CSV."""
+    return "'" + re.sub("([\t\r\n])=", r"\1'=", name)
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:
@@ -72,7 +77,31 @@ def test_csv__holds_nothing_that_a_spreadsheet_runs_and_numbers_as_they_are(run_
         assert {cell for cell in cells if WOULD_RUN.match(cell) and not re.fullmatch(r"[-+]?[\d.,e+-]+", cell)} == set()
         assert all(float(row["p"]) >= 0 for row in rows)
     found = {row["id"] for row in rows_of(nodes)}
-    assert {*NUMBERS, *NOT_XML, "-", *("'" + name for name in (*RUN[:-1], *QUOTED))} <= found
+    assert {*NUMBERS, *NOT_XML, "-", *map(shown, (*RUN[:-1], *QUOTED))} <= found
+
+
+PIECES = ("=cmd|' /C calc'!A0", "+1", "-5", "@a", "'", "''=1", ";", "\t", "\n", "a", " ", "＝b", "=", "-")
+
+
+def test_csv__has_no_formula_where_semicolons_separate():
+    rng = np.random.default_rng(0)
+    texts = ["".join(rng.choice(PIECES, rng.integers(1, 6))) for _ in range(2_000)]
+    found, count = quoted(pa.table({"text": ["x;=cmd|' /C calc'!A0", *texts]}))
+    cells = [cell for text in found["text"].to_pylist() for cell in re.split("[;\t\r\n]", text)[1:]]
+    assert found["text"][0].as_py() == "x;'=cmd|' /C calc'!A0"
+    assert [cell for cell in cells if re.match("[=+@＝-]", cell)] == []
+    assert without_quotes(found["text"].combine_chunks()).to_pylist()[1:] == texts
+    assert count == sum(a != b for a, b in zip(found["text"].to_pylist()[1:], texts, strict=True)) + 1
+
+
+def test_csv__names_a_column_of_no_known_time_zone(tmp_path):
+    table = pa.table({"a": [1], "paid": pa.array([0], pa.timestamp("s", "Mars/Base"))})
+    for name in ("rows.csv", "rows.xlsx"):
+        told = pytest.raises(ValueError, match=rf"{name}: column 'paid' of type .*Mars/Base.* does not fit into")
+        with told, table_writer(tmp_path / name, table.schema) as writer:
+            writer.write_table(table)
+    with table_writer(tmp_path / "rows.parquet", table.schema) as writer:
+        writer.write_table(table)
 
 
 def test_csv__is_raw_on_demand(run_dir, tmp_path):
@@ -163,4 +192,4 @@ def test_served_list__is_as_safe(run_dir):
     ranked, text = Views(FinishedRun(run_dir)).ranked, io.BytesIO()
     stream_csv(text, passing_rows(ranked, Filter()), ranked.schema)
     ids = {row["id"] for row in csv.DictReader(io.StringIO(text.getvalue().decode(), newline=""))}
-    assert {"'" + name for name in RUN[:-1]} <= ids
+    assert {*map(shown, RUN[:-1])} <= ids

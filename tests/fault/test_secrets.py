@@ -3,6 +3,7 @@
 import pytest
 
 from hcm_scale import HCM
+from hcm_scale.base import remote
 from hcm_scale.cli.main import main
 
 ADDRESSES = (
@@ -21,6 +22,10 @@ ADDRESSES = (
     "https://host/edges.csv?access_token=HUSH",
     "https://host/edges.csv?api_key=HUSH",
     "https://host/edges.csv#token=HUSH",
+    "https://host/edges.csv?jwt=HUSH",
+    "https://host/edges.csv?day=1&code=HUSH",
+    "host=h user=me password=HUSH",
+    "host=h password = 'a HUSH' user=me",
 )
 PLACES = ("{}", "graph.path={}", "graph.edges={}", "graph.nodes='{}'", "score.copy_to={}", "track.uri={}", "run_dir={}")
 
@@ -39,8 +44,20 @@ def test_secret__in_an_address_is_refused_and_never_shown(address, tmp_path, mon
     assert not list(tmp_path.rglob("*"))
 
 
+def test_secret__in_a_query_is_refused_and_never_shown(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    scan = "postgres_scan('host=h password=HUSH', 'public', 't')"
+    for words in (["graph.path=duckdb://", f"graph.edges=select a, b from {scan}"], [f"graph.path={scan}"]):
+        assert main(["run", *words]) != 0
+        assert "HUSH" not in "".join(capfd.readouterr())
+    with pytest.raises(ValueError, match="password=\\*\\*\\*") as told, remote.naming_failures("graph.edges", scan):
+        raise OSError("no route to host=h password=''a HUSH''")
+    assert "HUSH" not in str(told.value)
+
+
 def test_address__without_a_secret_passes_the_door(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    for address in ("https://host.invalid:8080/@me/edges.csv?day=1", "postgresql://me@host.invalid/db"):
+    addresses = "https://host.invalid:8080/@me/edges.csv?day=1&country_code=de", "postgresql://me@host.invalid/db"
+    for address in addresses:
         assert main(["run", address]) != 0
         assert "holds a secret" not in "".join(capfd.readouterr())

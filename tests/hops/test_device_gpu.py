@@ -27,7 +27,7 @@ def graph():
 
 def test_layout_on_device__is_that_of_the_cores(graph):
     found, cores = layout_on_device(graph.indptr, graph.indices, "cuda"), degree_layout(graph.indptr, graph.indices)
-    for array, wanted in zip(found, (cores.out_indptr, cores.out_indices, cores.names, cores.places), strict=True):
+    for array, wanted in zip(found, (cores.out_indptr, cores.out_indices, cores.names, cores.node_of), strict=True):
         np.testing.assert_array_equal(array.cpu(), wanted)
 
 

@@ -176,9 +176,9 @@ def test_files__of_one_table_give_what_the_table_gives(tmp_path):
 def test_trained_encodings__read_a_later_table_alike(tmp_path):
     first, later = payment_table(), payment_table(300, 20, seed=1)
     known = column_encodings(read_tables(tmp_path / "g", first, columns=ENDS))
-    again = read_tables(tmp_path / "again", first, columns=ENDS, known=known)
+    again = read_tables(tmp_path / "again", first, columns=ENDS, trained=known)
     np.testing.assert_array_equal(again.x, read_tables(tmp_path / "g", first, columns=ENDS).x)
-    other = read_tables(tmp_path / "later", later, columns=ENDS, known=known)
+    other = read_tables(tmp_path / "later", later, columns=ENDS, trained=known)
     assert other.columns == again.columns
     unit = next(one.unit for one in known if one.name == "amount")
     amounts = [row["amount"] for row in later.to_pylist() if row["payer"] == "n3" != row["payee"] and row["amount"]]
@@ -187,10 +187,24 @@ def test_trained_encodings__read_a_later_table_alike(tmp_path):
     stored = math.copysign(math.log1p(abs(total) / unit), total)
     assert other.x[at, other.columns.index("sum of amount, as payer")] == pytest.approx(stored, rel=1e-5)
     with pytest.raises(InputError, match="trained: a column of its edges='time' is not a column of the edge table"):
-        read_tables(tmp_path / "g", later.drop_columns("time"), columns=ENDS, known=known)
+        read_tables(tmp_path / "g", later.drop_columns("time"), columns=ENDS, trained=known)
     words = later.set_column(3, "time", pa.array(["noon"] * 300))
     with pytest.raises(InputError, match="'time' is of type string, and was a time in the trained graph"):
-        read_tables(tmp_path / "g", words, columns=ENDS, known=known)
+        read_tables(tmp_path / "g", words, columns=ENDS, trained=known)
+
+
+@pytest.mark.parametrize("rare_first", [False, True])
+def test_trained_encodings__count_their_values_whatever_others_come(tmp_path, rare_first):
+    first = payment_table(4_000)
+    known = column_encodings(read_tables(tmp_path / "g", first, columns=ENDS))
+    texts = np.array(first["kind"].to_pylist(), dtype=object)
+    rare = np.arange(len(texts)) < 200 if rare_first else np.arange(len(texts)) % 20 == 0
+    many = first.set_column(4, "kind", pa.array(np.where(rare, [f"rare {i}" for i in range(len(texts))], texts)))
+    none = first.set_column(4, "kind", pa.array(np.where(rare, None, texts)))
+    with_many, with_none = (read_tables(tmp_path / "g", table, columns=ENDS, trained=known) for table in (many, none))
+    shares = [name for name in with_many.columns if name.startswith("kind:")]
+    assert len(shares) == 6
+    np.testing.assert_array_equal(with_many.x, with_none.x)
 
 
 @pytest.mark.parametrize("power", [0, 3, 6, 9])
@@ -210,6 +224,14 @@ def test_times_with_a_zone__have_the_hours_of_that_zone(tmp_path):
     graph = read_tables(tmp_path / "g", zoned, columns=ENDS)
     shares = graph.x[:, graph.columns.index("time from 0 to 6 h, as payer")]
     assert shares.min() > 0.9
+
+
+def test_times_of_no_known_zone__are_refused_by_their_column(tmp_path):
+    table = payment_table()
+    zoned = table.set_column(3, "time", table["time"].cast(pa.timestamp("s", "Mars/Base"), safe=False))
+    pq.write_table(zoned, tmp_path / "paid.parquet")
+    with pytest.raises(InputError, match=r"paid\.parquet column 'time': .*Mars/Base"):
+        read_tables(tmp_path / "g", tmp_path / "paid.parquet", columns=ENDS)
 
 
 def test_bad_values__are_refused_or_taken_as_gaps(tmp_path):
@@ -270,7 +292,7 @@ def test_files_whose_columns_change__have_gaps_where_a_column_is_missing_and_a_l
     graph = read_tables(tmp_path / "g", tmp_path / "in", columns=ENDS)
     gaps = pa.concat_arrays([table["kind"].slice(0, 200).combine_chunks(), pa.nulls(200, pa.string())])
     known = column_encodings(graph)  # the unit of amounts is that of the first rows
-    same = read_tables(tmp_path / "same", table.set_column(4, "kind", gaps), columns=ENDS, known=known)
+    same = read_tables(tmp_path / "same", table.set_column(4, "kind", gaps), columns=ENDS, trained=known)
     np.testing.assert_array_equal(graph.x, same.x)
     said = column_report(graph)
     assert "in/b.csv has no such column: gaps there" in said

@@ -41,11 +41,11 @@ def test_gaps_of_vectors__get_the_mean_and_a_flag(tmp_path):
     graph = read_tables(tmp_path / "g", EDGES, nodes)
     assert graph.columns == ("bio[0]", "bio[1]", "bio is null")
     np.testing.assert_allclose(graph.x[1], [1 / 3, 2 / 3, 1])
-    later = read_tables(tmp_path / "later", EDGES, nodes.slice(0, 4), known=column_encodings(graph))
+    later = read_tables(tmp_path / "later", EDGES, nodes.slice(0, 4), trained=column_encodings(graph))
     np.testing.assert_array_equal(later.x, graph.x)
     short = pa.table({"id": range(4), "bio": [[0.0]] * 4})
     with pytest.raises(InputError, match=r"4 vectors are not as many .*: row 0 column 'bio' = \[0\.0\]"):
-        read_tables(tmp_path / "h", EDGES, short, known=column_encodings(graph))
+        read_tables(tmp_path / "h", EDGES, short, trained=column_encodings(graph))
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,8 @@ class World:
     bad: NDArray[np.bool_]
 
     @property
-    def places(self) -> list[NDArray[np.int32]]:
-        return list(self.inputs.places.values())
+    def ranks(self) -> list[NDArray[np.int32]]:
+        return list(self.inputs.ranks.values())
 
 
 def make_world(rule: str, seed: int = 0, n: int = 3_000) -> World:
@@ -141,6 +141,43 @@ def test_a_lesson_holds_on_another_graph() -> None:
     assert np.allclose(again[unseen], lesson.taught[unseen])
 
 
+def typed_world(num_users: int = 1_000, num_shops: int = 250) -> World:
+    """Users and shops, each with places among their like, and bad ones of a low context among both."""
+    world, n = make_world("low context", n=num_users + num_shops), num_users + num_shops
+    is_shop = np.arange(n) >= num_users
+    places = {}
+    for kind, all_places in world.inputs.ranks.items():
+        own = np.empty_like(all_places)
+        for nodes in (np.flatnonzero(~is_shop), np.flatnonzero(is_shop)):
+            own[nodes] = np.argsort(np.argsort(all_places[nodes])) + 1
+        places[kind] = own
+    return World(world.inputs._replace(ranks=places, num_compared=np.where(is_shop, num_shops, num_users)), world.bad)
+
+
+def test_types__no_weight_lifts_all_nodes_of_a_small_one() -> None:
+    world = typed_world()
+    nodes = some_nodes(world, 200)
+    lesson = learn(world.inputs, nodes, world.bad[nodes])
+    assert lesson.changed
+    assert roc_auc(world.bad, lesson.taught) > 0.95  # .81 by places among all nodes
+    applied = apply_lesson(lesson.model, world.inputs, nodes[world.bad[nodes]])
+    for taught in (lesson.taught, applied):
+        assert 0.45 < roc_auc(world.inputs.num_compared == 250, taught) < 0.55
+
+
+def test_types__draws_reach_both_ends_of_each() -> None:
+    world = typed_world()
+    is_shop, none = world.inputs.num_compared == 250, np.zeros(len(world.bad), bool)
+    options = {"bad_share": 0.0, "num_compared": world.inputs.num_compared}
+    drawn = [each for at in range(300) for each in draw(world.inputs.score, world.ranks, none, 20, at, **options)]
+    odd = np.array([each.node for each in drawn if each.why == DISAGREEMENT])
+    leads = np.min([places[odd] for places in world.ranks], axis=0) < 20
+    last = np.max([places[odd] / world.inputs.num_compared[odd] for places in world.ranks], axis=0) > 0.9
+    for is_kind in (is_shop[odd], ~is_shop[odd]):
+        assert leads[is_kind].sum() > 50
+        assert (last & ~leads)[is_kind].sum() > 50
+
+
 def test_a_lesson_of_other_columns_is_refused() -> None:
     world = make_world("low context")
     nodes = some_nodes(world, 100)
@@ -162,20 +199,20 @@ def test_drawn_nodes_are_new_and_say_why() -> None:
     reviewed = np.zeros(len(world.bad), bool)
     seen: list[int] = []
     for at in range(5):
-        drawn = draw(world.inputs.score, world.places, reviewed, 20, at)
+        drawn = draw(world.inputs.score, world.ranks, reviewed, 20, at)
         assert [each.why for each in drawn] == [HEAD] * 16 + [DISAGREEMENT] * 2 + [RANDOM] * 2
         seen += [each.node for each in drawn]
         reviewed[seen] = True
     assert len(set(seen)) == 100
-    good_list = draw(world.inputs.score, world.places, reviewed, 20, 9, bad_share=0.8)
+    good_list = draw(world.inputs.score, world.ranks, reviewed, 20, 9, bad_share=0.8)
     assert sum(each.why == HEAD for each in good_list) == 19
-    assert len(draw(world.inputs.score, world.places, np.ones(len(world.bad), bool), 20, 0)) == 0
+    assert len(draw(world.inputs.score, world.ranks, np.ones(len(world.bad), bool), 20, 0)) == 0
 
 
 def test_random_draws_reach_all_nodes_and_the_upper_part_oftener() -> None:
     world = make_world("score", n=200)
     none, order = np.zeros(200, bool), ranking(world.inputs.score)
-    drawn = [each for at in range(2_000) for each in draw(world.inputs.score, world.places, none, 20, at)]
+    drawn = [each for at in range(2_000) for each in draw(world.inputs.score, world.ranks, none, 20, at)]
     counts = np.bincount([each.node for each in drawn if each.why == RANDOM], minlength=200)[order[16:]]
     assert counts.min() > 0
     assert counts[:20].mean() > 2 * counts[100:].mean()
@@ -188,7 +225,7 @@ def test_the_true_share_lies_in_the_interval() -> None:
         reviewed, nodes, current = np.zeros(2_000, bool), np.zeros(0, np.int64), world.inputs.score
         for at in range(4):
             share = float(world.bad[nodes].mean()) if len(nodes) else 0.0
-            new = draw(current, world.places, reviewed, 20, 100 * seed + at, share)
+            new = draw(current, world.ranks, reviewed, 20, 100 * seed + at, share)
             nodes = np.concatenate([nodes, [each.node for each in new]])
             reviewed[nodes] = True
             current = learn(world.inputs, nodes, world.bad[nodes], seed).taught

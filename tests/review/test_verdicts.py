@@ -151,6 +151,15 @@ def test_read_table__guesses_columns_and_words(tmp_path, text):
     assert codes(path, id_names=["account"]) == {"007": "bad", "8": "good", "10": "unsure"}
 
 
+def test_read_table__ids_are_what_stands_there(tmp_path):
+    ids = ["null", "NaN", "NA", "-", " a", "a", "a ", "nan", "None"]
+    (tmp_path / "v.csv").write_text("id,verdict\n" + "".join(f"{name},bad\n" for name in ids) + "b,NA\nc,-\n")
+    assert codes(tmp_path / "v.csv") == dict.fromkeys(ids, "bad")
+    assert codes(pa.table({"id": ids, "verdict": ["bad"] * len(ids)})) == dict.fromkeys(ids, "bad")
+    (tmp_path / "v.csv").write_text("id,verdict\n  7,bad\n 12,good\n")  # numbers in columns of one width
+    assert codes(tmp_path / "v.csv") == {"7": "bad", "12": "good"}
+
+
 def test_read_table__takes_parquet_and_tables_of_numbers(tmp_path):
     table = pa.table({"id": [7, 8, 9], "y": [1.0, None, 0.0], "size": [0.5, 1.0, 0.0]})
     pq.write_table(table, tmp_path / "v.parquet")

@@ -125,11 +125,11 @@ class _SumHidden(torch.autograd.Function):
         if weight.is_cuda:
             programs *= torch.cuda.get_device_properties(weight.device).multi_processor_count
         programs = min(num_tiles, programs)
-        parts = weight.new_empty(programs, ctx.batch.graph.x.shape[1], weight.shape[1])
+        by_program = weight.new_empty(programs, ctx.batch.graph.x.shape[1], weight.shape[1])
         shifts = bias.new_empty(programs, len(bias))
         inputs = *_inputs(ctx.batch, nodes, weight, bias), gradients[0].contiguous()
-        kernels.sum_gradients[(programs,)](*inputs, parts, shifts, **_shape(ctx.batch, weight), **_BACKWARD)
-        return parts.sum(0)[: len(weight)], shifts.sum(0), None, None
+        kernels.sum_gradients[(programs,)](*inputs, by_program, shifts, **_shape(ctx.batch, weight), **_BACKWARD)
+        return by_program.sum(0)[: len(weight)], shifts.sum(0), None, None
 
 
 def _inputs(batch: EndsBatch, nodes: Tensor, weight: Tensor, bias: Tensor) -> tuple[Any, ...]:
@@ -224,12 +224,12 @@ def draw(pairs: DevicePairs, start: int, stop: int, order: int) -> tuple[Tensor,
     hop = position % pairs.num_classes
     first = pairs.class_starts[hop]
     size = pairs.class_starts[hop + 1] - first
-    place = first + shuffled(position // pairs.num_classes, size, word_of(order, hop))
-    return pairs.u[place], pairs.v[place], hop
+    drawn_at = first + shuffled(position // pairs.num_classes, size, word_of(order, hop))
+    return pairs.u[drawn_at], pairs.v[drawn_at], hop
 
 
-def draw_into(pairs: DevicePairs, place: Tensor, ends: Tensor, hop: Tensor) -> None:
-    """The same by one kernel: `place` is i64 (3,) = start, stop, order on the device; fills `ends` and `hop`.
+def draw_into(pairs: DevicePairs, bounds: Tensor, ends: Tensor, hop: Tensor) -> None:
+    """The same by one kernel: `bounds` is i64 (3,) = start, stop, order on the device; fills `ends` and `hop`.
 
     `ends` (2 * room,) takes u of every pair, then v; rows beyond the last pair get node 0 and hop -100.
     """
@@ -238,7 +238,7 @@ def draw_into(pairs: DevicePairs, place: Tensor, ends: Tensor, hop: Tensor) -> N
     room = len(hop)
     grid = (-(-room // _TILE),)
     kernels.draw_pairs[grid](
-        pairs.u, pairs.v, pairs.class_starts, place, ends, hop, room, CLASSES=pairs.num_classes, TILE=_TILE
+        pairs.u, pairs.v, pairs.class_starts, bounds, ends, hop, room, CLASSES=pairs.num_classes, TILE=_TILE
     )
 
 
@@ -273,7 +273,7 @@ def block_batches(
             u, v, hop = draw(pairs, start, stop, epoch_key(seed, epoch))
         else:
             item = next(pairs)
-            u, v, hop = (torch.from_numpy(part).to(graph.device) for part in (item.u, item.v, item.hop))
+            u, v, hop = (torch.from_numpy(array).to(graph.device) for array in (item.u, item.v, item.hop))
         seeds, ends = torch.unique(torch.cat([u, v]).long(), return_inverse=True)
         nodes, blocks = draw_blocks(graph, seeds, limits, step_key(seed, epoch, step))
         x = graph.x[nodes, : graph.num_attributes]

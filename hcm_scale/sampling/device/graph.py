@@ -127,13 +127,13 @@ def draw_rows(graph: DeviceGraph, targets: Tensor, limit: int, key: int) -> tupl
     starts = torch.zeros(len(targets) + 1, dtype=torch.int64, device=graph.device)
     torch.cumsum(drawn + 1, 0, out=starts[1:])
     row = torch.repeat_interleave(drawn + 1)
-    place = torch.arange(len(row), device=graph.device) - starts[row] - 1  # -1 is the self loop
-    some = ((degree > limit)[row] & (place >= 0)).nonzero().squeeze(1)
-    place[some] = shuffled(place[some], degree[row[some]], word_of(key, targets[row[some]]))
-    is_loop = place < 0
+    position = torch.arange(len(row), device=graph.device) - starts[row] - 1  # -1 is the self loop
+    some = ((degree > limit)[row] & (position >= 0)).nonzero().squeeze(1)
+    position[some] = shuffled(position[some], degree[row[some]], word_of(key, targets[row[some]]))
+    is_loop = position < 0
     nodes = targets[row]
     near = ~is_loop
-    entries = (begin[row] + place)[near]
+    entries = (begin[row] + position)[near]
     nodes[near] = graph.indices[entries].long()
     own = graph.scale[targets]
     boosted = own * (degree.float() / drawn.clamp(min=1).float())

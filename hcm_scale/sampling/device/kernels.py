@@ -57,7 +57,7 @@ def draw_pairs(
     pairs_u,
     pairs_v,
     class_starts,  # i64 (CLASSES + 1,)
-    place,  # i64 (3,): start, stop, key
+    bounds,  # i64 (3,): start, stop, key
     ends,  # (2 * room,): u of every pair, then v
     hop,  # i64 (room,): -100 beyond the last pair, which the loss leaves out
     room,
@@ -66,12 +66,12 @@ def draw_pairs(
 ):
     """The pairs at positions start .. stop - 1 of an epoch's sequence: position p is draw p // C of class p % C."""
     row = tl.program_id(0) * TILE + tl.arange(0, TILE)
-    position = tl.load(place) + row
-    used = position < tl.load(place + 1)
+    position = tl.load(bounds) + row
+    used = position < tl.load(bounds + 1)
     klass = position % CLASSES
     first = tl.load(class_starts + klass)
     size = tl.load(class_starts + klass + 1) - first
-    word = _word_of(tl.load(place + 2), klass)
+    word = _word_of(tl.load(bounds + 2), klass)
     rank = tl.where(used, position // CLASSES, 0)
     pair = first + _shuffled(rank.to(tl.uint32), size.to(tl.uint32), word).to(tl.int64)
     inside = row < room
@@ -99,12 +99,12 @@ def _targets(targets, indptr, scale, key, target, num_targets, limit):
 @jit
 def _entries(indices, scale, x, node, begin, degree, drawn, own, word, slot, any_drawn, Q: tl.constexpr):
     """Of each slot: the weight, and the row of x that it weighs."""
-    place = slot - 1
+    position = slot - 1
     if any_drawn:
-        some = _shuffled(tl.maximum(place, 0).to(tl.uint32), degree.to(tl.uint32), word).to(tl.int32)
-        place = tl.where(drawn < degree, some, place)
+        some = _shuffled(tl.maximum(position, 0).to(tl.uint32), degree.to(tl.uint32), word).to(tl.int32)
+        position = tl.where(drawn < degree, some, position)
     used = slot <= drawn
-    near = tl.load(indices + begin + place, mask=used & (slot > 0), other=0).to(tl.int64)
+    near = tl.load(indices + begin + position, mask=used & (slot > 0), other=0).to(tl.int64)
     near = tl.where(slot == 0, node, near)
     boosted = own * (degree.to(tl.float32) / tl.maximum(drawn, 1).to(tl.float32))
     factor = tl.where(slot == 0, own, boosted)
@@ -145,9 +145,9 @@ def sum_hidden(
         factor, rows = _entries(indices, scale, x, node, begin, degree, drawn, own, word, slot, any_drawn, Q)
         hidden = tl.maximum(tl.dot(rows, matrix, input_precision=PRECISION) + shift, 0.0) * factor[:, None]
         sums += tl.sum(tl.reshape(hidden, (TARGETS, _SLOTS, WIDTH)), 1)
-    place = tl.program_id(0) * TARGETS + tl.arange(0, TARGETS)
-    where = place[:, None].to(tl.int64) * WIDTH + unit[None, :]
-    tl.store(out + where, sums, mask=(place < num_targets)[:, None])
+    summed = tl.program_id(0) * TARGETS + tl.arange(0, TARGETS)
+    where = summed[:, None].to(tl.int64) * WIDTH + unit[None, :]
+    tl.store(out + where, sums, mask=(summed < num_targets)[:, None])
 
 
 @jit(sizes=("num_targets",))
@@ -190,6 +190,6 @@ def sum_gradients(
             flow = tl.where(hidden > 0, back * factor[:, None], 0.0)
             matrix_sum += tl.dot(tl.trans(rows), flow, input_precision=PRECISION)
             shift_sum += tl.sum(flow, 0)
-    place = tl.program_id(0)
-    tl.store(out_weight + (place * Q + column[:, None]) * WIDTH + unit[None, :], matrix_sum)
-    tl.store(out_bias + place * WIDTH + unit, shift_sum)
+    program = tl.program_id(0)
+    tl.store(out_weight + (program * Q + column[:, None]) * WIDTH + unit[None, :], matrix_sum)
+    tl.store(out_bias + program * WIDTH + unit, shift_sum)
