@@ -1,8 +1,10 @@
-"""Kernels compiled before they are needed: by `hcm-scale warm`, or beside a run that starts cold."""
+"""Kernels compiled before they are needed: by `hcm-scale warm`, or beside a run that starts cold.
+
+To compile all takes a minute, so both start with most of what this checkout has compiled.
+"""
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -10,9 +12,23 @@ import time
 from pathlib import Path
 
 import pytest
+from helpers import lend_kernels
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = ["graph=community", "graph.num_nodes=300", "posterior.burn_in_steps=1", "posterior.num_samples=1"]
+CALLED = """
+import sys
+from numba.core.dispatcher import Dispatcher
+from hcm_scale.cli.main import main
+
+status = main(sys.argv[1:])
+for name, module in sorted(sys.modules.items()):
+    for kernel in vars(module).values() if name.startswith("hcm_scale.") else ():
+        if isinstance(kernel, Dispatcher):
+            for types in kernel.signatures:
+                print("called", kernel._cache._impl.filename_base, types)
+sys.exit(status)
+"""
 
 
 @pytest.fixture
@@ -21,11 +37,10 @@ def cold(tmp_path) -> dict[str, str]:
     return environment(tmp_path)
 
 
-@pytest.fixture(scope="module")
-def warmed(tmp_path_factory) -> tuple[Path, str]:
-    """A folder like that of `cold` with all kernels compiled by `warm`, and what it said."""
-    folder = tmp_path_factory.mktemp("warmed")
-    return folder, say(environment(folder), "warm")
+@pytest.fixture
+def lent(cold, tmp_path) -> Path:
+    """The folder of kernels of such processes, with those of this checkout in it."""
+    return lend_kernels(sys.executable, tmp_path, cold)
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -34,12 +49,21 @@ def environment(folder: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), **own}
 
 
-def say(surroundings: dict[str, str], *words: str) -> str:
-    return subprocess.run(command(*words), env=surroundings, check=True, capture_output=True, text=True).stdout
+def ended(surroundings: dict[str, str], *command: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([sys.executable, *command], env=surroundings, check=True, capture_output=True, text=True)
 
 
-def command(*words: str) -> list[str]:
-    return [sys.executable, "-m", "hcm_scale", *words]
+def called(surroundings: dict[str, str], *words: str) -> tuple[str, str, set[str]]:
+    """What a command prints and logs, and the kernels that it calls, each with its types."""
+    done = ended(surroundings, "-c", CALLED, *words)
+    lines = done.stdout.splitlines()
+    kernels = {line for line in lines if line.startswith("called ")}
+    return "\n".join(line for line in lines if line not in kernels), done.stderr, kernels
+
+
+def start_run(surroundings: dict[str, str], folder: Path) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "hcm_scale", "run", *SMALL, f"run_dir={folder / 'run'}"]
+    return subprocess.Popen(command, env=surroundings, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
 def helpers(parent: int) -> list[int]:
@@ -66,33 +90,33 @@ def wait_for_helper(process: "subprocess.Popen[str]") -> int:
 
 @pytest.mark.gate
 @pytest.mark.timeout(900)
-def test_warm__compiles_all_that_a_run_calls_and_says_so(warmed):
-    folder, first = warmed
-    surroundings = environment(folder)
-    (kernels,) = (folder / "kernels").iterdir()
-    num_kernels = len(list(kernels.glob("*.nbi")))
+def test_warm__compiles_all_that_a_run_calls_and_says_so(cold, lent, tmp_path):
+    missing = sorted(lent.glob("*.nbi"))[::25]
+    for path in missing:
+        path.unlink()
+    num_before = len(list(lent.glob("*.nbi")))
+    said, _, ready = called(cold, "warm")
+    num_kernels = len(list(lent.glob("*.nbi")))
     assert num_kernels >= 90
-    assert f"compiling kernels into {kernels}" in first
-    assert f"{num_kernels} kernels compiled in" in first
-    assert say(surroundings, "warm") == f"all {num_kernels} kernels are ready, in {kernels}\n"
-    assert re.search(r"kernels +compiled", say(surroundings, "doctor"))
-    files = sorted(kernels.glob("*.nb*"))
-    run = command("run", *SMALL, f"run_dir={folder / 'run'}")
-    assert "compiling" not in subprocess.run(run, env=surroundings, check=True, capture_output=True, text=True).stderr
-    assert sorted(kernels.glob("*.nb*")) == files
-    assert not list((folder / "tmp").iterdir())
+    assert re.fullmatch(rf"{num_kernels - num_before} kernels compiled in \d+ s; all are ready, in {lent}", said)
+    files = sorted(lent.glob("*.nb*"))
+    _, log, of_run = called(cold, "run", *SMALL, f"run_dir={tmp_path / 'run'}")
+    assert len(of_run) > 60
+    assert of_run <= ready
+    assert "compiling" not in log
+    assert sorted(lent.glob("*.nb*")) == files
+    assert ended(cold, "-m", "hcm_scale", "warm").stdout == f"all {num_kernels} kernels are ready, in {lent}\n"
+    assert re.search(r"kernels +compiled", ended(cold, "-m", "hcm_scale", "doctor").stdout)
+    assert not list((tmp_path / "tmp").iterdir())
 
 
 @pytest.mark.gate
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores: on one nothing is compiled ahead")
-def test_run__does_without_the_process_that_compiles_ahead_and_leaves_nothing_of_it(warmed, cold, tmp_path):
-    shutil.copytree(warmed[0] / "kernels", tmp_path / "kernels")
-    (kernels,) = (tmp_path / "kernels").iterdir()
-    for path in sorted(kernels.glob("*.nbi"))[50:]:
+def test_run__does_without_the_process_that_compiles_ahead_and_leaves_nothing_of_it(cold, lent, tmp_path):
+    for path in sorted(lent.glob("*.nbi"))[59:]:  # one more, and none would be compiled ahead
         path.unlink()
-    run = command("run", *SMALL, f"run_dir={tmp_path / 'run'}")
-    process = subprocess.Popen(run, env=cold, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    process = start_run(cold, tmp_path)
     os.kill(wait_for_helper(process), signal.SIGKILL)
     _, log = process.communicate()
     assert process.returncode == 0
@@ -103,13 +127,14 @@ def test_run__does_without_the_process_that_compiles_ahead_and_leaves_nothing_of
 @pytest.mark.gate
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores: on one nothing is compiled ahead")
 def test_process_that_compiles_ahead__ends_with_its_run(cold, tmp_path):
-    run = command("run", *SMALL, f"run_dir={tmp_path / 'run'}")
-    process = subprocess.Popen(run, env=cold, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True)
+    process = start_run(cold, tmp_path)
     helper = wait_for_helper(process)
-    time.sleep(5)  # until it has asked to be told
+    until = time.monotonic() + 120
+    while "llvmlite" not in Path(f"/proc/{helper}/maps").read_text():  # it asks to be told before it imports this
+        assert time.monotonic() < until
+        time.sleep(0.05)
     process.kill()
-    process.wait()
-    until = time.monotonic() + 60
+    process.communicate()
     while Path(f"/proc/{helper}").exists():
         assert time.monotonic() < until
         time.sleep(0.05)
