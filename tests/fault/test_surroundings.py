@@ -69,10 +69,8 @@ def test_path__means_what_it_says(command, tmp_path, name):
     assert {path.name for path in tmp_path.iterdir()} == {name, f"{name}.csv"}
 
 
-@pytest.mark.gate
-def test_sweep__keeps_its_commas(tmp_path):
-    words = ["ingest", "graph=community", *SMALL, "-m", "seed=1,2", f"hydra.sweep.dir={tmp_path / 'sweep'}"]
-    done = subprocess.run([sys.executable, "-m", "hcm_scale", *words], capture_output=True, text=True, cwd=tmp_path)
+def test_sweep__keeps_its_commas(hcm_scale, tmp_path):
+    done = hcm_scale("ingest", "graph=community", *SMALL, "-m", "seed=1,2", f"hydra.sweep.dir={tmp_path / 'sweep'}")
     assert done.returncode == 0, done.stderr
     assert len(list((tmp_path / "sweep").glob("*/config.json"))) == 2
 
