@@ -27,6 +27,7 @@ from hypothesis import HealthCheck, settings
 from scipy import sparse
 
 from hcm_scale import plugins
+from hcm_scale.base.kernel_cache import is_compiled
 
 settings.register_profile(
     "default", deadline=None, derandomize=True, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
@@ -48,8 +49,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     is_side_by_side = getattr(session.config.option, "numprocesses", None) and not hasattr(
         session.config, "workerinput"
     )
-    if is_side_by_side and not session.config.option.collectonly:
-        from helpers import compiled_kernels
+    if is_side_by_side and not session.config.option.collectonly and not is_compiled():
+        from helpers import compiled_kernels  # imports all that a run does
 
         compiled_kernels()
 

@@ -13,7 +13,7 @@ LAYERS = (  # from the ground up: a module imports its own folder and the layers
     ("base",),
     ("plugins",),
     ("graph", "model", "ranks", "shards"),
-    ("ingest", "synthetic", "features", "hops", "sampling", "encoders"),
+    ("ingest", "synthetic", "features", "hops", "rows", "sampling", "encoders"),
     ("posterior", "score"),
     ("report",),
     ("stages",),

@@ -22,3 +22,23 @@ def test_site__is_built_strictly_and_needs_no_network(tmp_path):
     assert not [found for page in pages for found in re.findall(r"<(?:script|link|img)[^>]+https?://[^>]+", page)]
     assert 'id="hcm_scale.HCM.fit"' in (tmp_path / "site/api/hcm/index.html").read_text()  # from the docstrings
     assert (tmp_path / "site/figures/report.png").stat().st_size < 250_000
+
+
+def test_pages__are_short_enough_to_be_read():
+    lines = {path: len(path.read_text().splitlines()) for path in (ROOT / "docs").rglob("*.md")}
+    assert sum(count for path, count in lines.items() if "lab" not in path.relative_to(ROOT).parts) <= 2_200
+    assert lines[ROOT / "docs/faq.md"] <= 120
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
+
+def test_pages__name_files_that_are_there():
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    named = {
+        name
+        for page in pages
+        for name in re.findall(
+            r"(?<![\w/.])(?:tests|bench|docs|examples)/[\w/.-]+\.(?:py|md|jsonl|svg|sh)\b", page.read_text()
+        )
+    }
+    assert len(named) > 40
+    assert sorted(name for name in named if not (ROOT / name).exists()) == []

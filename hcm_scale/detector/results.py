@@ -355,7 +355,7 @@ class Results:
     ) -> pa.Table:
         """Rows of a table of new edges (pandas, Polars, Arrow, a path) with rank, p and more among those of the fit.
 
-        `edge_status` is edge, new, new account, unknown or self (docs/howto/edges.md).
+        `edge_status` is edge, new, new account, unknown or self (docs/payments.md).
         """
         if not isinstance(table, str | Path):
             table = as_arrow(table, "the table of new edges")

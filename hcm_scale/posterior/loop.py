@@ -309,7 +309,7 @@ class RankingConvergence:
 
     The `probe` edges are predicted under every sample and ranked by their mean hop over the samples so far. The ranking
     has settled when, from the fourth sample on, Spearman's correlation of the rankings without and with the newest
-    sample is at least `settled`. It bounds what one more sample would change, no more (docs/detector.md). A resumed
+    sample is at least `settled`. It bounds what one more sample would change, no more (docs/lab/detector.md). A resumed
     chain adds the samples it has kept. Memory: the probe's batch and one number per edge of it.
     """
 

@@ -37,7 +37,7 @@ from torch import Tensor
 
 from hcm_scale.base.rng import key
 
-LEAST_BURN_IN, MOST_BURN_IN = 100, 200  # steps, where epochs decide (docs/detector.md)
+LEAST_BURN_IN, MOST_BURN_IN = 100, 200  # steps, where epochs decide (docs/lab/detector.md)
 _NOISE = 0x5617D  # separates the noise from other draws of the same seed
 
 State = dict[str, Tensor]

@@ -8,7 +8,7 @@ from a dead one, so waiting does not go through collectives: rank 0 has one TCP 
     a machine that is silent   the same, and the kernel's keep-alive probes fail
 
 A waiting rank still runs its signal handlers, and does not count the time for which it was stopped itself. What torch
-offers instead, and why not: `docs/decisions/006-torch-distributed.md`.
+offers instead, and why not: `docs/lab/decisions.md`.
 
 Messages are JSON, one a line, and small: decisions, keys, paths; a beat is an empty line. Cost: a thread per rank, a
 socket for each other rank, one round trip per barrier.

@@ -71,7 +71,7 @@ def recipe_of(config: Config) -> Recipe:
     if posterior.burn_in_steps is None:
         plan |= {"burn_in_steps": MOST_BURN_IN, "burn_in_epochs": 5.0}
     if posterior.num_samples is None:
-        plan |= {"num_samples": 10, "stop_correlation": 0.995}  # docs/detector.md
+        plan |= {"num_samples": 10, "stop_correlation": 0.995}  # docs/lab/detector.md
     return Recipe(
         network=Network(**asdict(config.model) | {"encoder": plugins.identity("encoders", config.model.encoder)}),
         batching=Batching(

@@ -100,10 +100,10 @@ def test_nightly_page__has_a_job_that_runs(tmp_path, monkeypatch, shell):
     payments = pd.DataFrame(rng.integers(0, 200, (900, 2)), columns=["payer", "payee"])
     payments.to_csv("payments.csv", index=False)
     pd.DataFrame({"account": range(200), "income": rng.normal(size=200)}).to_csv("accounts.csv", index=False)
-    (options,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/howto/nightly.md").read_text(), re.S)
+    (options,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/nightly.md").read_text(), re.S)
     Path("conf/experiment").mkdir(parents=True)
     Path("conf/experiment/nightly.yaml").write_text(options)
-    assert run_page("howto/nightly.md", shell) == (0, 1)
+    assert run_page("nightly.md", shell) == (0, 1)
     assert pd.read_csv("strange.csv")["flagged"].all()
     (log,) = Path("runs").glob("*/log")
     assert {"time", "level", "message"} <= set(json.loads(log.read_text().splitlines()[-1]))
@@ -115,7 +115,7 @@ def test_nightly_page__has_a_job_that_runs(tmp_path, monkeypatch, shell):
 
 
 def write_faulty_tables() -> None:
-    """Tables of 60 nodes in a ring, each with one fault that the page of questions and errors names."""
+    """Tables of 60 nodes in a ring, each with one fault that the page of errors names."""
     ids = [f"n{number:02}" for number in range(60)]
     edges = pd.DataFrame(
         [(ids[a], ids[(a + step) % 60]) for a in range(60) for step in (1, 2)], columns=["source", "target"]
@@ -159,8 +159,9 @@ for command in sys.stdin.read().splitlines():
 
 @pytest.mark.gate
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the page has what is said where there is no GPU")
-def test_questions__has_errors_as_they_are_printed(tmp_path, monkeypatch):
+def test_errors__are_as_they_are_printed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     write_faulty_tables()
     tables = {"graph": "tables", "graph.path": "edges.csv", "graph.nodes": "nodes.csv", "run_dir": "runs/monday"}
     assert main(["run", *as_words(tables | FAST)]) == 0
@@ -168,7 +169,7 @@ def test_questions__has_errors_as_they_are_printed(tmp_path, monkeypatch):
     with open("runs/hurt/purified/dropped.npy", "ab") as file:
         file.write(b"x")
 
-    page = re.findall(r"```console\n\$ (.*)\n(.*)\n```", (ROOT / "docs/faq.md").read_text())
+    page = re.findall(r"^\$ (hcm-scale .*)\n(error: .*)$", (ROOT / "docs/errors.md").read_text(), re.M)
     assert len(page) == 35
     commands = "\n".join(command for command, _ in page)
     done = subprocess.run(

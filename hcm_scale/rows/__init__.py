@@ -1,0 +1,1 @@
+"""Strange rows in time, such as payments, and their accounts."""

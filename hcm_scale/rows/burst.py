@@ -1,0 +1,185 @@
+"""Bursts: many rows of an account within an hour, a day, a week or a month, where few are usual.
+
+Time is first made even: a second in which all rows together are twice as many counts as two (`even_time`), so that
+everybody's month end, weekday and hour are taken out. Windows are lengths of that time. The most rows of an account in
+any window of a length, in or out, are held against the larger of
+
+- its own rate, without the window, since its first row: a new account is busy from then on, one that wakes up is not;
+- what its third busiest other window of that length leads to expect: an employer who pays salaries every month has a
+  rhythm, not a burst.
+
+The same is asked of rows that join two accounts for the first time. The surprise is less the logarithm of the number of
+windows that were tried. The null's shape is how much more often rows of one account share a window, over all accounts
+but the extreme ones, than they would by chance. A row has the surprise of the burst that it is part of, shared by its
+rows. Cost: a few passes over the rows for each length; memory 33 bytes a row.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcm_scale.base.jit import kernel
+from hcm_scale.rows.rows import DAY, HOUR, ByAccount, Rows, Values, row_share, share_accounts, surprise
+
+WINDOWS = (HOUR, 6 * HOUR, DAY, 2 * DAY, 7 * DAY, 30 * DAY)
+_UNEVEN = 0.9  # share of the even time that follows the rows; the rest is plain time
+_KNOWN_SHARE = 0.15  # of the table's time, at its beginning: partners met there may have been known before
+_FEWEST = 3  # rows that make a burst
+_LEAST_EXCESS, _MOST_EXCESS = 0.02, 2.0  # of pairs of rows in one window, over what chance gives
+
+
+class Burst(NamedTuple):
+    """Surprise of every account, (n,), and row, (m,); the first and last row of each account's burst, (n, 2), or -1."""
+
+    of_accounts: Values
+    of_rows: Values
+    ends: NDArray[np.int64]
+
+
+def bursts(rows: Rows) -> Burst:
+    """The most surprising burst of every account, of rows in or out."""
+    found = Burst(np.zeros(rows.num_accounts), np.zeros(len(rows)), np.full((rows.num_accounts, 2), -1))
+    if len(rows) < _FEWEST:
+        return found
+    lengths = np.array([length for length in WINDOWS if length >= rows.resolution] or [rows.resolution])
+    time = even_time(rows.time, max(HOUR, rows.resolution))
+    first = np.full(rows.num_accounts, np.inf)
+    for ends in (rows.payer, rows.payee):
+        np.minimum.at(first, ends, time)
+    is_new = first_meetings(rows) & (time > time[0] + _KNOWN_SHARE * (time[-1] - time[0]))
+    for by in (rows.out, rows.into):
+        ratios = np.array([_sharing(by, time, first, length) for length in lengths])
+        shapes = 1.0 / np.clip(ratios - 1.0, _LEAST_EXCESS, _MOST_EXCESS)
+        share_accounts(
+            by, _scan, *by, time, first, lengths, shapes, is_new, found.of_accounts, found.of_rows, found.ends
+        )
+    np.maximum(found.of_accounts - math.log(2.0), 0.0, out=found.of_accounts)
+    return found
+
+
+def even_time(time: Values, step: float) -> Values:
+    """Times, which rise, in a measure in which all rows together are nearly even; it begins and ends as they do."""
+    low, high = float(time[0]), float(time[-1]) + step
+    num_bins = int(min(1 << 20, max(2.0, (high - low) / step)))
+    edges = np.linspace(low, high, num_bins + 1)
+    counts = np.diff(np.searchsorted(time, edges))
+    shares = _UNEVEN * counts / len(time) + (1.0 - _UNEVEN) / num_bins
+    return np.interp(time, edges, np.concatenate([[0.0], np.cumsum(shares)]) * (high - low))
+
+
+def first_meetings(rows: Rows) -> NDArray[np.bool_]:
+    """Whether a row is the first from its payer to its payee, (m,)."""
+    out = np.zeros(len(rows), bool)
+    pairs = rows.payer.astype(np.int64) * rows.num_accounts + rows.payee
+    out[np.unique(pairs, return_index=True)[1]] = True
+    return out
+
+
+def _sharing(by: ByAccount, time: Values, first: Values, length: float) -> float:
+    """How many times as often as by chance two rows of an account share a window of this length."""
+    ratios = np.full(len(by.indptr) - 1, np.nan)
+    share_accounts(by, _share_windows, *by, time, first, length, ratios)
+    shown = ratios[np.isfinite(ratios)]
+    return float(np.minimum(shown, np.quantile(shown, 0.95)).mean()) if len(shown) >= 20 else 1.0
+
+
+@kernel(allocates=False)
+def _share_windows(part: Any, indptr: Any, rows: Any, time: Any, first: Any, length: float, ratios: Any) -> None:
+    end = time[-1]
+    for account in range(part[0], part[1]):
+        low, high = indptr[account], indptr[account + 1]
+        span = end - first[account]
+        if high - low < 8 or span < 6.0 * length:
+            continue
+        pairs, inside, window = 0.0, 0, -1
+        for i in range(low, high):
+            at = int(time[rows[i]] // length)
+            if at != window:
+                inside, window = 0, at
+            pairs += 2.0 * inside
+            inside += 1
+        count = float(high - low)
+        ratios[account] = pairs / (count * (count - 1.0)) * (span / length)
+
+
+@kernel(allocates=False)
+def _most_within(times: Any, left_out: Any, length: float) -> Any:
+    """The most times within a window that are not left out, and the position of the last of them."""
+    most, at, first, inside = 0, -1, 0, 0
+    for i in range(len(times)):
+        if left_out[i]:
+            first, inside = i + 1, 0
+            continue
+        inside += 1
+        while times[i] - times[first] > length:
+            first += 1
+            inside -= 1
+        if inside > most:
+            most, at = inside, i
+    return most, at
+
+
+@kernel
+def _usual_most(times: Any, at: int, most: int, length: float, span: float) -> float:
+    """The mean at which the third busiest other window would have as many as it has."""
+    left_out = np.zeros(len(times), np.bool_)
+    left_out[at - most + 1 : at + 1] = True
+    third, turns = 0, min(3, int(span / length) // 2)
+    for _ in range(turns):
+        third, last = _most_within(times, left_out, length)
+        if third == 0:
+            break
+        left_out[last - third + 1 : last + 1] = True
+    z = 0.8 * math.sqrt(2.0 * math.log(max(span / length / 3.0, 1.0)))  # of the largest of so many windows, about
+    return (math.sqrt(third + z * z / 4.0) - z / 2.0) ** 2
+
+
+@kernel
+def _scan(
+    part: Any,
+    indptr: Any,
+    rows: Any,
+    time: Any,
+    first: Any,
+    lengths: Any,
+    shapes: Any,
+    is_new: Any,
+    of_accounts: Any,
+    of_rows: Any,
+    ends: Any,
+) -> None:
+    """Finds the most surprising window of every account."""
+    for account in range(part[0], part[1]):
+        own = rows[indptr[account] : indptr[account + 1]]
+        count = len(own)
+        if count < 3:
+            continue
+        times, old = time[own], ~is_new[own]
+        num_new = count - np.count_nonzero(old)
+        span = max(time[-1] - first[account], times[-1] - times[0])
+        best, low, high = 0.0, 0, -1
+        for k in range(len(lengths)):
+            length = lengths[k]
+            if length > span / 3.0:
+                break
+            most, at = _most_within(times, np.zeros(count, np.bool_), length)
+            if most < 3:
+                continue
+            usual = _usual_most(times, at, most, length, span)
+            tried = math.log(span / length) + math.log(2.0 * len(lengths))
+            value = surprise(most, max((count - most + 1.0) * length / span, usual), shapes[k]) - tried
+            if value > best:
+                best, low, high = value, at - most + 1, at
+            most, at = _most_within(times, old, length)
+            if most >= 3:
+                value = surprise(most, max((num_new - most + 1.0) * length / span, usual), shapes[k]) - tried
+                if value > best:
+                    best, low, high = value, np.searchsorted(times, times[at] - length), at
+        if best > of_accounts[account]:
+            of_accounts[account] = best
+            ends[account, 0], ends[account, 1] = own[low], own[high]
+        shared = row_share(best, high - low + 1.0, len(time)) if high >= low else 0.0
+        for i in range(low, high + 1):
+            of_rows[own[i]] = max(of_rows[own[i]], shared)

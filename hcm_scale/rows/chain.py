@@ -1,0 +1,147 @@
+"""Chains: amounts that go from account to account, nearly whole, each paid by the one who was paid before.
+
+Row s may follow row r where the payer of s is the payee of r, s comes within the window after r (eight hours, thirty,
+or a week), and pays 90 to 100 % of it in the same currency. How surprising a step is depends on the account: with
+`mean` rows in the window that would fit by chance,
+
+    step(s) = -log P(Poisson(mean) > 0),   mean = rows in the window * share of the account's other rows in that fit,
+
+the share drawn to that of the whole table as if ten rows had it. A hub, which always has something that fits, adds
+nothing; one with 64 rows in the window or more is not asked. A chain's surprise is the sum of its steps, and every row
+has that of the best chain through it: the best that ends in it, and the best way on. Where a chain comes back to an
+account that it passed, the surprise of coming back there, log(rows / rows into it), is added to all rows between.
+
+An account has that of its best row, less the logarithm of its number of rows. Rows are visited once in the order of
+time for each window. Memory: 60 bytes a row and window.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcm_scale.base.jit import kernel
+from hcm_scale.base.threads import run_concurrently
+from hcm_scale.rows.flow import MOST_ROWS, fits, fitting_share
+from hcm_scale.rows.rows import DAY, HOUR, Rows, Values, largest
+
+WINDOWS = (8 * HOUR, 30 * HOUR, 7 * DAY)
+_PRIOR_ROWS = 10.0
+_MOST_STEPS = 16  # of a chain that comes back
+_DRAWN = 64  # rows of an account that show how many fit
+
+
+class Chain(NamedTuple):
+    """Surprise of every account, (n,), and row, (m,), and the rows before and after each in its best chain, or -1."""
+
+    of_accounts: Values
+    of_rows: Values
+    before: NDArray[np.int64]
+    after: NDArray[np.int64]
+
+    def through(self, row: int) -> list[int]:
+        """The rows of the best chain through a row, in order."""
+        found = [row]
+        while (before := int(self.before[found[0]])) >= 0:
+            found.insert(0, before)
+        while (after := int(self.after[found[-1]])) >= 0:
+            found.append(after)
+        return found
+
+
+def chains(rows: Rows) -> Chain:
+    """The most surprising chain through every row, over all windows."""
+    windows = [window for window in WINDOWS if window >= rows.resolution]
+    share = fitting_share(rows)
+    tasks = [lambda window=window: _chains_within(rows, window, share) for window in windows]
+    found = run_concurrently(tasks) if tasks else []
+    best = np.zeros(len(rows))
+    before, after = np.full((2, len(rows)), -1)
+    for value, back, ahead in found:
+        is_better = value > best
+        for out, values in ((best, value), (before, back), (after, ahead)):
+            out[is_better] = values[is_better]
+    np.maximum(best - math.log(max(1, len(windows))), 0.0, out=best)
+    of_accounts = np.maximum(largest(rows, best) - np.log(np.maximum(rows.num_rows, 1)), 0.0)
+    return Chain(of_accounts, best, before, after)
+
+
+def _chains_within(rows: Rows, window: float, share: float) -> tuple[Values, NDArray[np.int64], NDArray[np.int64]]:
+    """Surprise of the best chain through every row, and the rows before and after it there, or -1."""
+    score, step, onward, back_again = np.zeros((4, len(rows)))
+    before, after = np.full((2, len(rows)), -1)
+    seen = np.zeros(rows.num_accounts, np.int64)
+    of_rows = rows.payer, rows.payee, rows.time, rows.amount, rows.currency
+    _follow(*of_rows, *rows.into, seen, window, share, score, step, before)
+    _lead_on(before, step, onward, after)
+    _come_back(rows.payer, rows.payee, before, score, np.diff(rows.into.indptr), back_again)
+    return np.maximum(score + onward, back_again), before, after
+
+
+@kernel(allocates=False)
+def _follow(
+    payer: Any,
+    payee: Any,
+    time: Any,
+    amount: Any,
+    currency: Any,
+    in_ptr: Any,
+    in_rows: Any,
+    seen: Any,
+    window: float,
+    usual_share: float,
+    score: Any,
+    step: Any,
+    before: Any,
+) -> None:
+    """Fills the surprise of the best chain that ends in each row, its last step, and the row before."""
+    for row in range(len(payer)):
+        begin, had = in_ptr[payer[row]], seen[payer[row]]  # rows into an account stand in the order of time
+        seen[payee[row]] += 1
+        count, best = 0, -1
+        while count < min(had, MOST_ROWS) and time[in_rows[begin + had - 1 - count]] >= time[row] - window:
+            other = in_rows[begin + had - 1 - count]
+            count += 1
+            if fits(amount[other], amount[row]) and currency[other] == currency[row]:
+                best = other if best < 0 or score[other] > score[best] else best
+        if best < 0 or count == MOST_ROWS:
+            continue
+        size = in_ptr[payer[row] + 1] - begin
+        others, fitting = 0, 0
+        for k in range(0, size, max(1, size // _DRAWN)):
+            if k < had - count or k >= had:
+                others += 1
+                fitting += fits(amount[in_rows[begin + k]], amount[row])
+        mean = count * (fitting + _PRIOR_ROWS * usual_share) / (others + _PRIOR_ROWS)
+        step[row] = -math.log(-math.expm1(-mean))
+        score[row], before[row] = score[best] + step[row], best
+
+
+@kernel(allocates=False)
+def _lead_on(before: Any, step: Any, onward: Any, after: Any) -> None:
+    """Fills the surprise of the best way on from each row, and the next row on it."""
+    for row in range(len(before) - 1, -1, -1):
+        other = before[row]
+        if other >= 0 and step[row] + onward[row] > onward[other]:
+            onward[other], after[other] = step[row] + onward[row], row
+
+
+@kernel(allocates=False)
+def _come_back(payer: Any, payee: Any, before: Any, score: Any, num_in: Any, out: Any) -> None:
+    """Fills, for rows of chains that come back to an account, the surprise of that chain and of coming back."""
+    for row in range(len(before)):
+        start = row
+        for _ in range(_MOST_STEPS):
+            start = before[start]
+            if start < 0 or payer[start] == payee[row]:
+                break
+        if start < 0 or payer[start] != payee[row]:
+            continue
+        value = score[row] - score[start] + math.log(len(before) / num_in[payee[row]])
+        other = row
+        while True:
+            out[other] = max(out[other], value)
+            if other == start:
+                break
+            other = before[other]

@@ -1,0 +1,107 @@
+"""Unlike its own history: rows whose amount is far from what their payer, and their payee, usually see.
+
+    deviation(row) = |log amount - median of the account's other rows| / spread * sqrt((k - 1) / (k + 1))
+
+for the k rows of the payer, and the same for the payee; a row has the geometric mean of both where the payee has at
+least four, so that a shop's usual ticket or a landlord's usual rent is not strange. The spread is that of the account's
+own amounts (median absolute deviation), drawn to the usual one as if five rows had it. Currencies are compared by
+themselves: each has its own median taken off first.
+
+An account's evidence is how many of its rows, at either end, are among the first e^-3, e^-4 or e^-5 of all rows,
+against what its number of rows leads to expect: the most surprising of the three. Many odd rows say more than one that
+is very odd. The shape of the null (rows.py) is the largest at which no more than a twentieth of the accounts looks
+strange. Cost: a sort of the amounts of each account; memory 40 bytes a row.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hcm_scale.base.jit import kernel
+from hcm_scale.rows.rows import ByAccount, Rows, Values, share_accounts, surprises
+
+_CUTS = (3.0, 4.0, 5.0)  # surprise of a row's rank from which on it is odd
+_SHAPES = (100.0, 30.0, 10.0, 5.0, 3.0, 2.0, 1.0, 0.5)
+_MOST_USUAL = -math.log(0.05) + 0.2  # surprise of the 95 % quantile of accounts
+_PRIOR_ROWS = 5.0
+_USUAL_SPREAD = 0.7  # of log amounts, where no account shows one
+_SOME_ROWS = 4
+
+
+class History(NamedTuple):
+    """Surprise of every account, (n,); deviation of every row, (m,); log amount over the payer's usual one, (m,)."""
+
+    of_accounts: Values
+    of_rows: Values
+    over_usual: Values
+
+
+def history(rows: Rows) -> History:
+    """How unlike their own histories accounts and rows are; 0 of rows without an amount."""
+    amount = rows.amount - _currency_medians(rows)[rows.currency]
+    by_payer, over_usual = _deviations(rows.out, amount)
+    by_payee, _ = _deviations(rows.into, amount)
+    has_some = (np.diff(rows.into.indptr) >= _SOME_ROWS)[rows.payee]
+    deviation = np.where(has_some, np.sqrt(by_payer * by_payee), by_payer)
+    return History(_count_odd(rows, deviation), deviation, over_usual)
+
+
+def _currency_medians(rows: Rows) -> Values:
+    out = np.zeros(256)
+    for code in np.unique(rows.currency):
+        some = rows.amount[(rows.currency == code) & np.isfinite(rows.amount)]
+        out[code] = np.median(some) if len(some) else 0.0
+    return out
+
+
+def _deviations(by: ByAccount, amount: Values) -> tuple[Values, Values]:
+    """Deviation of every row from the other rows of its account, and log amount over their median, (m,) each."""
+    over, spreads = np.zeros(len(amount)), np.full(len(by.indptr) - 1, np.nan)
+    share_accounts(by, _compare, *by, amount, over, spreads)
+    counts = np.diff(by.indptr)
+    shown = spreads[(counts >= _PRIOR_ROWS) & (spreads > 0.0)]
+    usual = float(np.median(shown)) if len(shown) else _USUAL_SPREAD
+    own = np.nan_to_num(spreads) ** 2
+    spread = np.sqrt((counts * own + _PRIOR_ROWS * usual**2) / (counts + _PRIOR_ROWS))
+    factor = np.sqrt(np.maximum(counts - 1.0, 0.0) / (counts + 1.0)) / spread
+    account = np.repeat(np.arange(len(counts)), counts)
+    out = np.empty(len(amount))
+    out[by.rows] = np.abs(over[by.rows]) * factor[account]
+    return out, over
+
+
+@kernel
+def _compare(part: Any, indptr: Any, rows: Any, amount: Any, over: Any, spreads: Any) -> None:
+    """Fills log amounts over the median of an account's other rows, and the spread of each account."""
+    for account in range(part[0], part[1]):
+        own = rows[indptr[account] : indptr[account + 1]]
+        own = own[np.isfinite(amount[own])]
+        count = len(own)
+        if count < 2:
+            continue
+        order = np.argsort(amount[own])
+        values = amount[own][order]
+        middle = 0.5 * (values[(count - 1) // 2] + values[count // 2])
+        distances = np.sort(np.abs(values - middle))
+        spreads[account] = 1.4826 * 0.5 * (distances[(count - 1) // 2] + distances[count // 2])
+        low, high = (count - 2) // 2, (count - 1) // 2  # the middle of the others, where the row comes after them
+        for i in range(count):
+            below, above = low + (low >= i), high + (high >= i)
+            over[own[order[i]]] = values[i] - 0.5 * (values[below] + values[above])
+
+
+def _count_odd(rows: Rows, deviation: Values) -> Values:
+    """Surprise of the number of odd rows of every account."""
+    ordered = np.sort(deviation)
+    some, out = rows.num_rows >= 3, np.zeros(rows.num_accounts)
+    for cut in _CUTS:
+        first_odd = ordered[min(len(ordered) - 1, math.ceil(len(ordered) * -math.expm1(-cut)))] if len(ordered) else 0.0
+        is_odd = (deviation >= first_odd) & (deviation > 0.0)
+        count = sum(np.bincount(ends[is_odd], minlength=rows.num_accounts) for ends in (rows.payer, rows.payee))
+        for shape in _SHAPES:
+            found = surprises(np.asarray(count, np.float64), rows.num_rows * math.exp(-cut), shape)
+            if not some.any() or np.quantile(found[some], 0.95) <= _MOST_USUAL:
+                break
+        np.maximum(out, found - math.log(len(_CUTS)), out=out)
+    return out
