@@ -44,8 +44,9 @@ test-gate: .venv/.dev ## the wheel, killed and restarted ranks, launchers of swe
 test-slow: .venv/.dev ## the slow tests: large graphs, kills and resumes, real data
 	$(BIN)/python -m pytest -q -m slow
 
-audit: .venv/.dev ## files of strangers: damaged inputs, hostile graphs and runs, fuzzed folders, secrets; minutes
-	$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) tests/fault/test_damaged.py tests/fault/test_stranger.py \
+audit: .venv/.dev ## files of strangers: damaged inputs, hostile graphs and runs, fuzzed folders, kills, secrets; minutes
+	$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -m 'audit or not (slow or gate or gpu)' \
+		tests/fault/test_damage.py tests/fault/test_damaged.py tests/fault/test_stranger.py tests/fault/test_stuck.py \
 		tests/fault/test_hostile_runs.py tests/fault/test_fuzzed_folders.py tests/fault/test_secrets.py \
 		tests/ingest/test_hostile.py
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import os
 import shutil
 import signal
@@ -26,6 +27,7 @@ from hypothesis import HealthCheck, settings
 from scipy import sparse
 
 from hcm_scale import plugins
+from hcm_scale.base.kernel_cache import is_compiled
 
 settings.register_profile(
     "default", deadline=None, derandomize=True, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
@@ -33,21 +35,30 @@ settings.register_profile(
 settings.load_profile("default")
 numba.set_num_threads(1)
 
-FIRST = "tests/run/test_pipeline.py"  # compiles most kernels, while the next files need none
-NEXT = tuple(
-    f"tests/{name}"
-    for name in ("test_conf", "test_workspace", "test_imports", "test_signatures", "report/")
-    + ("base/", "posterior/", "shards/", "ranks/test_w")
+LONGEST = (  # files that take over ten seconds, in `make test` and then in the gate; the longest first
+    *("sweep/test_study", "run/test_trained", "hops/test_label", "fault/test_surroundings", "ranks/test_launch"),
+    *("fault/test_hostile_runs", "test_plugins", "run/test_pipeline", "run/test_new_edges", "cli/test_main"),
+    *("fault/test_stuck", "fault/test_damage", "stages/test_train", "test_model", "sweep/test_collect"),
+    *("test_bounds", "test_warm", "test_interpreted", "fault/test_stop", "test_same_bytes", "detector/test_docs"),
+    *("bench/test_accuracy", "sweep/test_search", "test_wheel", "base/test_jit", "fault/test_kill"),
 )
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Compiles the kernels of a run, once: tests side by side would each compile most of them."""
+    is_side_by_side = getattr(session.config.option, "numprocesses", None) and not hasattr(
+        session.config, "workerinput"
+    )
+    if is_side_by_side and not session.config.option.collectonly and not is_compiled():
+        from helpers import compiled_kernels  # imports all that a run does
+
+        compiled_kernels()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Side by side, two files that need the same kernels would compile them twice."""
-
-    def turn(item: pytest.Item) -> int:
-        return 0 if item.nodeid.startswith(FIRST) else 2 - item.nodeid.startswith(NEXT)
-
-    items.sort(key=turn)
+    """Long files come first: begun last, one would keep a core busy when there is nothing left for the others."""
+    turns = {f"tests/{name}.py": turn for turn, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: turns.get(item.nodeid.partition("::")[0], len(LONGEST)))
 
 
 CSR = tuple[np.ndarray, np.ndarray]
@@ -64,6 +75,23 @@ def interrupts() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def hcm_scale(capsys, monkeypatch, tmp_path) -> "Iterator[Callable[..., subprocess.CompletedProcess[str]]]":
+    """Runs a command in this process, as `hcm-scale` does in one of its own; its folder is `tmp_path`."""
+    from hcm_scale.cli import main
+
+    def run(*words: str) -> "subprocess.CompletedProcess[str]":
+        monkeypatch.chdir(tmp_path)
+        capsys.readouterr()
+        return subprocess.CompletedProcess(words, main.main([*words]), *capsys.readouterr())
+
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield run
+    root.handlers[:] = handlers  # Hydra leaves its own, which write to what was stderr
+    root.setLevel(level)
 
 
 @pytest.fixture

@@ -1,12 +1,16 @@
 """Small graphs, and runs and detectors that take about a second, for all tests."""
 
+import shutil
+import subprocess
+import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from hcm_scale import HCM
+from hcm_scale.base.kernel_cache import is_compiled, kernel_folder
 from hcm_scale.config import Config, with_options
 from hcm_scale.graph import Graph
 from hcm_scale.run import pipeline
@@ -14,6 +18,7 @@ from hcm_scale.serve.server import Server
 from hcm_scale.synthetic.families import community
 from hcm_scale.synthetic.inject import inject
 
+ROOT = Path(__file__).resolve().parents[1]
 FAST: dict[str, Any] = {
     "hops.num_sources": 100,
     "hops.pairs_per_class": 30,
@@ -56,6 +61,25 @@ def small_detector(data: Any = None, **parameters: Any) -> HCM:
     """Detector with `FAST` options, fitted to the data if there are any."""
     detector = HCM(FAST, **parameters)
     return detector if data is None else detector.fit(data)
+
+
+def compiled_kernels() -> Path:
+    """The folder of this checkout's compiled kernels; those of a default run are compiled first if they are missing."""
+    if not is_compiled():
+        subprocess.run([sys.executable, "-m", "hcm_scale", "warm"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    folder = kernel_folder()
+    assert folder is not None
+    return folder
+
+
+def lend_kernels(python: Path | str, cwd: Path, environment: Mapping[str, str]) -> Path:
+    """Gives our compiled kernels to the package that `python` imports there, if its sources are ours; its folder."""
+    code = "from hcm_scale.base.kernel_cache import kernel_folder; print(kernel_folder())"
+    asked = subprocess.run([python, "-c", code], cwd=cwd, env=environment, check=True, capture_output=True, text=True)
+    ours, theirs = compiled_kernels(), Path(asked.stdout.strip())
+    if theirs.name.rpartition("-")[2] == ours.name.rpartition("-")[2]:
+        shutil.copytree(ours, theirs, dirs_exist_ok=True)
+    return theirs
 
 
 def report_case(case: int, what: str, judge: Callable[[], str]) -> None:

@@ -113,9 +113,11 @@ for command in (*help.STAGES, *help.COMMANDS):
     subprocess.run([sys.executable, "-c", code], cwd=PACKAGE.parent, check=True)
 
 
-def test_pipeline__loads_no_more_than_runs_need():
-    rare = {"hydra", "matplotlib", "optuna", "scipy.stats", "torch_geometric", "triton"}
-    code = f"import hcm_scale.run.pipeline, sys; print(*sorted({rare!r} & sys.modules.keys()))"
+def test_pipeline__loads_no_more_than_runs_need_and_looks_for_no_plug_in():
+    rare = {"hcm_scale.encoders", "hydra", "matplotlib", "optuna", "scipy.stats", "torch_geometric", "triton"}
+    code = "import hcm_scale.run.pipeline, sys, hcm_scale.plugins as p; from hcm_scale.config import Config, check;"
+    code += "check(Config()); assert p._listed.cache_info().currsize == 0;"
+    code += f"print(*sorted({rare!r} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
 

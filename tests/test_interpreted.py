@@ -61,7 +61,7 @@ def test_propagated__is_made_on_the_device_in_as_many_columns_as_there_is_room_f
 def test_average_on_device__agrees_with_the_cores(monkeypatch, keep):
     monkeypatch.setattr(device, "_LANES", (2, 4, 8))
     monkeypatch.setattr(device, "_HUB_ENTRIES", 30)
-    graph, rng = rmat(5), np.random.default_rng(0)
+    graph, rng = rmat(4, edge_factor=20), np.random.default_rng(0)
     edges = edge_index(graph.indptr, graph.indices)
     assert (np.diff(edges.indptr) > 8).sum() > 3, "too few rows are longer than the lanes"
     means = [rng.uniform(1, 4, edges.num_edges), rng.choice([1, 1.5, 3.25], edges.num_edges)]
@@ -176,13 +176,13 @@ def test_hops_on_device__are_those_of_the_cores(monkeypatch):
     }
     for name, value in small.items():
         monkeypatch.setattr(searches, name, value)
-    graph = rmat(8, edge_factor=4, num_attributes=1)
+    graph = rmat(8, edge_factor=2, num_attributes=1)
     found = searches.layout_on_device(graph.indptr, graph.indices, "cpu")
     cores = degree_layout(graph.indptr, graph.indices)
     for array, wanted in zip(found, (cores.out_indptr, cores.out_indices, cores.names, cores.node_of), strict=True):
         np.testing.assert_array_equal(array, wanted)
-    sources = choose_sources(graph.indptr, num_sources=150, seed=1)
-    options = {"classes": 4, "pairs_per_class": 5, "seed": 3, "sources_per_block": 50}
+    sources = choose_sources(graph.indptr, num_sources=135, seed=1)
+    options = {"classes": 3, "pairs_per_class": 3, "seed": 3, "sources_per_block": 50}
     reference = list(label_hops(graph.indptr, graph.indices, sources, **options))
     used = []
     monkeypatch.setattr(searches, "fits_device", lambda *_: used.append(1) or True)
@@ -195,11 +195,11 @@ def test_hops_on_device__are_those_of_the_cores(monkeypatch):
 
 def triangle_graphs():
     """Adjacency matrices: skewed, a clique with nodes that have no edge, a star, no edges, no nodes."""
-    skewed = rmat(6, num_attributes=1)
+    skewed = rmat(5, num_attributes=1)
     clique, star = np.zeros((40, 40), np.int8), np.zeros((40, 40), np.int8)
-    clique[5:33, 5:33] = 1 - np.eye(28, dtype=np.int8)
+    clique[5:25, 5:25] = 1 - np.eye(20, dtype=np.int8)
     star[0, 1:] = star[1:, 0] = 1
-    arcs = sparse.csr_array((np.ones(skewed.num_arcs, np.int8), skewed.indices, skewed.indptr), shape=(64, 64))
+    arcs = sparse.csr_array((np.ones(skewed.num_arcs, np.int8), skewed.indices, skewed.indptr), shape=(32, 32))
     return [arcs.toarray(), clique, star, np.zeros((3, 3), np.int8), np.zeros((0, 0), np.int8)]
 
 
@@ -228,7 +228,7 @@ def test_triangles_on_device__equal_the_dense_count(monkeypatch, which, share, k
 def test_closure_and_cohesion__of_many_steps_are_counted_on_the_device(monkeypatch):
     from hcm_scale.score import triangles_device
 
-    graph, asked = rmat(6, num_attributes=1), []
+    graph, asked = rmat(5, num_attributes=1), []
     edges = edge_index(graph.indptr, graph.indices)
     mean = np.random.default_rng(0).random(edges.num_edges).astype(np.float32)
     cut, count = closure.far_cut(mean, 0.4), triangles_device.triangles_on_device

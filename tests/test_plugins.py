@@ -129,14 +129,6 @@ def test_identity__of_a_function_follows_its_source_and_the_numbers_around_it():
     assert plugins.identity("similarities", "near") != one
 
 
-def test_start__imports_no_plug_in_and_looks_for_none():
-    code = "import sys, hcm_scale.run.pipeline, hcm_scale.plugins as p; from hcm_scale.config import Config, check;"
-    code += (
-        "check(Config()); assert p._listed.cache_info().currsize == 0; assert 'hcm_scale.encoders' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 # Similarities.
 
 

@@ -8,10 +8,12 @@ a line that begins with "Bytes change:", and is then not compared.
 import io
 import os
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
 import pytest
+from helpers import lend_kernels
 from same_bytes import compare
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -37,6 +39,7 @@ def before(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("before")
     with tarfile.open(fileobj=io.BytesIO(git("archive", BEFORE, "hcm_scale", "conf"))) as archive:
         archive.extractall(folder, filter="data")
+    lend_kernels(sys.executable, folder, os.environ | {"PYTHONPATH": str(folder)})
     return folder
 
 

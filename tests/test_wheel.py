@@ -13,6 +13,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from helpers import lend_kernels
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTHONS = [f"python3.{minor}" for minor in range(11, 16)]
@@ -44,9 +45,12 @@ def wheel(tmp_path_factory) -> Path:
     return next(out.glob("*.whl"))
 
 
+def environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
 def said(*command: str | Path, cwd: Path) -> str:
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, env=env)
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, env=environment())
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -68,6 +72,7 @@ def installed(wheel: Path, python: str, folder: Path) -> Path:
 @pytest.mark.gate
 def test_wheel__carries_its_configuration_and_runs_elsewhere(wheel, tmp_path):
     python = installed(wheel, sys.executable, tmp_path)
+    lend_kernels(python, tmp_path, environment())
     said(python, "-m", "hcm_scale", "demo", *SHORT, cwd=tmp_path)
     assert (tmp_path / "runs" / "demo" / "report" / "report.html").is_file()
 

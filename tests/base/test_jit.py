@@ -1,11 +1,15 @@
-"""The cache of compiled kernels: never stale, never in the way. Every call is a process of its own."""
+"""The cache of compiled kernels: never stale, never in the way.
 
+Every call is a process of its own: a fork of one that has imported numba and nothing of the package.
+"""
+
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -43,12 +47,35 @@ print({value}, sum(gap.stats.cache_hits.values()))
 INTEGERS, FLOATS = "gap(Pair(first=10, second=3))", "gap(Pair(first=10.5, second=3.0))"
 LOGGED = "import logging; logging.basicConfig(level=logging.INFO, stream=__import__('sys').stdout)\n"
 AS_ANOTHER = """
-import concurrent.futures.thread, importlib.metadata, os, numba, hcm_scale.base.jit
-importlib.metadata.version("numba")
-numba.njit(lambda x: x + 1)(1)  # loads what another user may not be able to read
+import os
 if os.getuid() == 0:
     os.setgid(65534)
     os.setuid(65534)
+"""
+FORKS = """
+import concurrent.futures.thread, importlib.metadata, json, logging, os, sys, tempfile
+import numba, xxhash
+importlib.metadata.version("numba")
+numba.njit(lambda x: x + 1)(1)  # loads what another user may not be able to read
+
+for line in sys.stdin:
+    code, folder, environment = json.loads(line)
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
+        child = os.fork()
+        if not child:
+            os.dup2(out.fileno(), 1)
+            os.dup2(errors.fileno(), 2)
+            os.environ.clear()
+            os.environ.update(environment)
+            os.chdir(folder)
+            sys.path[0], tempfile.tempdir = folder, None
+            numba.core.config.reload_config()
+            exec(code, {})
+            break
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        out.seek(0)
+        errors.seek(0)
+        print(json.dumps([status, out.read(), errors.read()]), flush=True)
 """
 
 
@@ -74,24 +101,47 @@ def shared() -> Iterator[Path]:
         yield Path(name)
 
 
-def start(package: Path, first: str = "", value: str = INTEGERS, **environment: str) -> "subprocess.Popen[str]":
-    known = {name: word for name, word in os.environ.items() if not name.startswith("NUMBA_")}
-    known |= {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(package.parent), **environment}
-    command = [sys.executable, "-W", "error", "-c", CALL.format(first=first, value=value)]
-    piped = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, env=known, cwd=package.parent, **piped)
+@pytest.fixture(scope="module")
+def forks() -> Iterator["subprocess.Popen[str]"]:
+    """A process that runs each line of its input, (code, folder, environment), in a fork of itself."""
+    command, pipe = [sys.executable, "-W", "error", "-c", FORKS], subprocess.PIPE
+    with subprocess.Popen(command, env=plain_environment(), stdin=pipe, stdout=pipe, text=True) as process:
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
 
 
-def result(process: "subprocess.Popen[str]") -> tuple[float, int]:
-    out, errors = process.communicate(timeout=240)
-    assert (process.returncode, errors) == (0, "")
+def plain_environment() -> dict[str, str]:
+    others = {name: word for name, word in os.environ.items() if not name.startswith(("NUMBA_", "PYTHONPATH"))}
+    return others | {"PYTHONDONTWRITEBYTECODE": "1"}
+
+
+Ended = tuple[int, str, str]
+
+
+@pytest.fixture
+def run(forks) -> Callable[..., Ended]:
+    """What a call of `gap` ends in: the status, the output and the errors of its process."""
+
+    def run(package: Path, first: str = "", value: str = INTEGERS, **environment: str) -> Ended:
+        code = CALL.format(first=first, value=value)
+        print(json.dumps([code, str(package.parent), plain_environment() | environment]), file=forks.stdin, flush=True)
+        return tuple(json.loads(forks.stdout.readline()))
+
+    return run
+
+
+@pytest.fixture
+def call(run) -> Callable[..., tuple[float, int]]:
+    """What `gap` returns in a new process, and how often its compiled code was found."""
+    return lambda *arguments, **environment: result(run(*arguments, **environment))
+
+
+def result(ended: Ended) -> tuple[float, int]:
+    status, out, errors = ended
+    assert (status, errors) == (0, "")
     value, hits = out.split()[-2:]
     return float(value), int(hits)
-
-
-def call(package: Path, first: str = "", value: str = INTEGERS, **environment: str) -> tuple[float, int]:
-    """What `gap` returns in a new process, and how often its compiled code was found."""
-    return result(start(package, first, value, **environment))
 
 
 def folders(parent: Path) -> list[Path]:
@@ -100,7 +150,7 @@ def folders(parent: Path) -> list[Path]:
 
 @pytest.mark.gate
 @pytest.mark.parametrize("kind", ["nbi", "nbc"])
-def test_kernel__is_compiled_once_and_again_where_its_files_are_damaged(package, kind):
+def test_kernel__is_compiled_once_and_again_where_its_files_are_damaged(call, package, kind):
     assert call(package) == (8, 0)
     assert call(package) == (8, 1)
     for damage in (lambda data: b"", lambda data: data[: len(data) // 2], lambda data: b"no pickle"):
@@ -112,7 +162,7 @@ def test_kernel__is_compiled_once_and_again_where_its_files_are_damaged(package,
         assert call(package) == (8, 1)
 
 
-def test_kernel__whose_file_is_of_other_types_is_compiled_again(package):
+def test_kernel__whose_file_is_of_other_types_is_compiled_again(call, package):
     assert call(package) == (8, 0)
     assert call(package, value=FLOATS) == (8.5, 0)
     (first,) = package.rglob("caller.gap*.1.nbc")
@@ -127,7 +177,7 @@ def test_kernel__whose_file_is_of_other_types_is_compiled_again(package):
     ("name", "old", "new", "value"),
     [("callee.py", "x + STEP", "x - STEP", 6), ("constants.py", "STEP = 1", "STEP = 5", 12)],
 )
-def test_kernel__sees_a_change_in_another_file_and_leaves_nothing_old(package, name, old, new, value):
+def test_kernel__sees_a_change_in_another_file_and_leaves_nothing_old(call, package, name, old, new, value):
     assert call(package) == (8, 0)
     (before,) = folders(package)
     foreign = before.with_name("hcm_scale-of-somebody")
@@ -142,7 +192,7 @@ def test_kernel__sees_a_change_in_another_file_and_leaves_nothing_old(package, n
 
 
 @pytest.mark.gate
-def test_kernel__with_checked_bounds_has_a_folder_of_its_own(package):
+def test_kernel__with_checked_bounds_has_a_folder_of_its_own(call, package):
     assert call(package) == (8, 0)
     assert call(package, NUMBA_BOUNDSCHECK="1") == (8, 0)
     assert call(package) == (8, 1)
@@ -150,7 +200,7 @@ def test_kernel__with_checked_bounds_has_a_folder_of_its_own(package):
 
 
 @pytest.mark.gate
-def test_kernel__is_kept_elsewhere_where_its_folder_cannot_be_written(package, tmp_path):
+def test_kernel__is_kept_elsewhere_where_its_folder_cannot_be_written(call, package, tmp_path):
     (package / "__pycache__").write_text("not a folder")
     for variable in ("XDG_CACHE_HOME", "NUMBA_CACHE_DIR"):
         elsewhere = {variable: str(tmp_path / variable)}
@@ -159,18 +209,18 @@ def test_kernel__is_kept_elsewhere_where_its_folder_cannot_be_written(package, t
         assert folders(tmp_path / variable)
 
 
-def test_kernel__runs_where_no_folder_can_be_written(package, tmp_path):
+def test_kernel__runs_where_no_folder_can_be_written(run, package, tmp_path):
     (package / "__pycache__").write_text("not a folder")
     (tmp_path / "file").write_text("not a folder either")
     nowhere = LOGGED + f"import tempfile; tempfile.tempdir = {str(tmp_path / 'file')!r}"
-    out, errors = start(package, nowhere, XDG_CACHE_HOME=str(tmp_path / "file")).communicate(timeout=240)
+    _, out, errors = run(package, nowhere, XDG_CACHE_HOME=str(tmp_path / "file"))
     assert errors == ""
     assert out.split()[-2:] == ["8", "0"]
     assert out.count("compiling kernels") == out.count("set NUMBA_CACHE_DIR") == 1
 
 
 @pytest.mark.gate
-def test_kernel__of_a_package_that_cannot_be_written_is_kept_in_a_temporary_folder(shared):
+def test_kernel__of_a_package_that_cannot_be_written_is_kept_in_a_temporary_folder(call, run, shared):
     package, temporary, home = fill(shared), shared / "tmp", shared / "home"
     temporary.mkdir()
     temporary.chmod(0o1777)
@@ -178,9 +228,8 @@ def test_kernel__of_a_package_that_cannot_be_written_is_kept_in_a_temporary_fold
         closed.mkdir()
         closed.chmod(0o555)
     where = {"HOME": str(home), "XDG_CACHE_HOME": "", "TMPDIR": str(temporary)}
-    process = start(package, AS_ANOTHER + LOGGED, **where)
-    out, errors = process.communicate(timeout=240)
-    assert (process.returncode, errors) == (0, "")
+    status, out, errors = run(package, AS_ANOTHER + LOGGED, **where)
+    assert (status, errors) == (0, "")
     assert out.split()[-2:] == ["8", "0"]
     (folder,) = folders(temporary)
     assert f"they are kept in {folder}" in out
@@ -189,7 +238,7 @@ def test_kernel__of_a_package_that_cannot_be_written_is_kept_in_a_temporary_fold
 
 
 @pytest.mark.gate
-def test_kernel__compiled_by_the_owner_of_the_package_serves_those_who_cannot_write_there(shared):
+def test_kernel__compiled_by_the_owner_of_the_package_serves_those_who_cannot_write_there(call, shared):
     package, nowhere = fill(shared), {"HOME": "/nonexistent", "XDG_CACHE_HOME": ""}
     assert call(package, **nowhere) == (8, 0)
     (folder,) = folders(package)
@@ -201,7 +250,7 @@ def test_kernel__compiled_by_the_owner_of_the_package_serves_those_who_cannot_wr
 
 @pytest.mark.gate
 @pytest.mark.parametrize("mode", [0o777, 0o775])
-def test_kernel__is_never_loaded_from_a_folder_that_everybody_can_write(package, tmp_path, mode):
+def test_kernel__is_never_loaded_from_a_folder_that_everybody_can_write(call, package, tmp_path, mode):
     elsewhere = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     assert call(package, **elsewhere) == (8, 0)
     (folder,) = folders(package)
@@ -213,23 +262,31 @@ def test_kernel__is_never_loaded_from_a_folder_that_everybody_can_write(package,
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root gives folders away")
-def test_kernel__is_never_loaded_from_a_folder_of_another_user(package, tmp_path):
+def test_kernel__is_never_loaded_from_a_folder_of_another_user(call, package, tmp_path):
     elsewhere = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     assert call(package, **elsewhere) == (8, 0)
     os.chown(folders(package)[0], 65534, 65534)
     assert call(package, **elsewhere) == (8, 0)
 
 
+def start(package: Path, value: str = INTEGERS) -> "subprocess.Popen[str]":
+    """A call that others may be beside of."""
+    command = [sys.executable, "-W", "error", "-c", CALL.format(first="", value=value)]
+    piped = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, env=plain_environment(), cwd=package.parent, **piped)
+
+
 @pytest.mark.gate
-def test_kernel__compiled_by_two_processes_at_once_is_right_in_both(package):
-    found = [result(process) for process in [start(package), start(package), start(package, value=FLOATS)]]
-    assert [value for value, _ in found] == [8, 8, 8.5]
+def test_kernel__compiled_by_two_processes_at_once_is_right_in_both(call, package):
+    started = [start(package), start(package), start(package, value=FLOATS)]
+    ended = [result((process.wait(240), *process.communicate())) for process in started]
+    assert [value for value, _ in ended] == [8, 8, 8.5]
     for value, wanted in ((INTEGERS, 8), (FLOATS, 8.5)):
         assert call(package, value=value)[0] == wanted
         assert call(package, value=value) == (wanted, 1)
 
 
 @pytest.mark.gate
-def test_kernel__says_once_that_it_is_compiled(package):
-    assert start(package, LOGGED).communicate(timeout=240)[0].count("compiling kernels, once") == 1
-    assert "compiling" not in start(package, LOGGED).communicate(timeout=240)[0]
+def test_kernel__says_once_that_it_is_compiled(run, package):
+    assert run(package, LOGGED)[1].count("compiling kernels, once") == 1
+    assert "compiling" not in run(package, LOGGED)[1]

@@ -1,4 +1,4 @@
-"""The command line as a user meets it: in a process of its own, from another folder."""
+"""The command line as a user meets it: from another folder, and once of each kind in a process of its own."""
 
 import json
 import os
@@ -29,13 +29,14 @@ TINY = [
 ]
 
 
-def hcm_scale(*arguments: str, cwd: Path, python: str = sys.executable, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [python, "-m", "hcm_scale", *arguments]
+def apart(*arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own."""
+    command = [sys.executable, "-m", "hcm_scale", *arguments]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, env={**os.environ, **env})
 
 
 def test_help__is_for_people(tmp_path):
-    done = hcm_scale("--help", cwd=tmp_path)
+    done = apart("--help", cwd=tmp_path)
     assert done.returncode == 0
     assert "usage: hcm-scale COMMAND" in done.stdout
     assert all(f"\n  {group} " in done.stdout for group in ("graph", "experiment", "posterior", "sweep", "world"))
@@ -79,7 +80,7 @@ def test_demo__has_its_own_data_and_says_how_to_bring_others(capsys):
 
 
 def test_unknown_command__suggests_the_nearest(tmp_path):
-    done = hcm_scale("expalin", cwd=tmp_path)
+    done = apart("expalin", cwd=tmp_path)
     assert done.returncode == 2
     assert "did you mean 'explain'?" in done.stderr
 
@@ -100,12 +101,12 @@ def test_command_that_is_gone__says_what_to_type(capsys):
     ],
 )
 def test_hydra_completion__is_asked_of_the_words_after_the_command(tmp_path, line, found):
-    done = hcm_scale("-sc", "query=bash", cwd=tmp_path, COMP_LINE=line)
+    done = apart("-sc", "query=bash", cwd=tmp_path, COMP_LINE=line)
     assert (done.returncode, done.stdout.strip()) == (0, found)
 
 
-def test_run__from_any_folder_ends_with_a_summary(tmp_path):
-    done = hcm_scale("run", *TINY, cwd=tmp_path)
+def test_run__from_any_folder_ends_with_a_summary(hcm_scale, tmp_path):
+    done = apart("run", *TINY, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "rank  id" in done.stdout
     report = tmp_path / "runs" / "community-300" / "report" / "report.html"
@@ -113,28 +114,28 @@ def test_run__from_any_folder_ends_with_a_summary(tmp_path):
     assert "report.html" in done.stdout
     steps = [shlex.split(line, comments=True) for line in done.stdout.splitlines() if line.startswith("  hcm-scale ")]
     assert [step[1] for step in steps] == ["explain", "serve", "export", "review"]
-    strangest = hcm_scale(*steps[0][1:], cwd=tmp_path)
+    strangest = hcm_scale(*steps[0][1:])
     assert strangest.returncode == 0, strangest.stderr
     assert "1 of 300" in strangest.stdout
     ids = re.findall(r"^ +\d+  (\d+) ", done.stdout, re.MULTILINE)[:2]
-    both = hcm_scale("explain", "runs/community-300", *ids, cwd=tmp_path)
+    both = hcm_scale("explain", "runs/community-300", *ids)
     assert re.findall(r"^(\d+)   rank (\d) of 300", both.stdout, re.MULTILINE) == [(ids[0], "1"), (ids[1], "2")]
-    missing = hcm_scale("explain", "runs/comunity", ids[0], cwd=tmp_path)
+    missing = hcm_scale("explain", "runs/comunity", ids[0])
     assert missing.stderr == "error: runs/comunity is not there; runs that are: runs/community-300\n"
-    exported = hcm_scale(*steps[2][1:], cwd=tmp_path)
+    exported = hcm_scale(*steps[2][1:])
     assert exported.returncode == 0, exported.stderr
     assert len((tmp_path / "list.csv").read_text().splitlines()) == 301
-    reviewed = hcm_scale(*steps[3][1:], cwd=tmp_path)
+    reviewed = hcm_scale(*steps[3][1:])
     assert reviewed.returncode == 0, reviewed.stderr
     assert "hcm-scale teach runs/community-300 review.csv" in reviewed.stdout
 
 
-def test_stage_command__stops_at_its_stage(tmp_path):
-    done = hcm_scale("run", "until=purify", *TINY, cwd=tmp_path)
+def test_stage_command__stops_at_its_stage(hcm_scale, tmp_path):
+    done = hcm_scale("run", "until=purify", *TINY)
     assert done.returncode == 0, done.stderr
     made = {path.name for path in (tmp_path / "runs" / "community-300").iterdir() if path.is_dir()}
     assert made == {"graph", "purified", "records"}
-    planned = hcm_scale("plan", *TINY, cwd=tmp_path)
+    planned = hcm_scale("plan", *TINY)
     assert planned.returncode == 0, planned.stderr
     assert re.search(r"^purified +kept", planned.stdout, re.MULTILINE)
     assert re.search(r"^labels +made", planned.stdout, re.MULTILINE)
@@ -147,8 +148,8 @@ def test_stage_command__stops_at_its_stage(tmp_path):
         ("posterior.temperature=1e38", 1, "error: step"),  # a chain that diverges
     ],
 )
-def test_mistake__is_one_readable_line_and_a_failure(tmp_path, override, status, said):
-    done = hcm_scale("run", *TINY, override, cwd=tmp_path)
+def test_mistake__is_one_readable_line_and_a_failure(hcm_scale, override, status, said):
+    done = hcm_scale("run", *TINY, override)
     assert (done.returncode, done.stdout) == (status, "")
     assert done.stderr.splitlines()[-1].startswith(said)
     assert "Traceback" not in done.stderr
@@ -169,21 +170,21 @@ def test_explain__takes_an_id_as_it_is(tmp_path, monkeypatch, capsys, node):
     assert (status, out) == (0, f"here {node}\n")
 
 
-def test_missing_file__is_named(tmp_path):
-    done = hcm_scale("run", "until=ingest", "graph=tables", "graph.path=nowhere.parquet", cwd=tmp_path)
+def test_missing_file__is_named(hcm_scale):
+    done = hcm_scale("run", "until=ingest", "graph=tables", "graph.path=nowhere.parquet")
     assert done.returncode == 2
     assert "nowhere.parquet" in done.stderr
 
 
-def test_run_dir__that_is_a_url_is_refused_before_a_folder_is_made(tmp_path):
-    done = hcm_scale("run", "run_dir=s3://bucket/run", cwd=tmp_path)
+def test_run_dir__that_is_a_url_is_refused_before_a_folder_is_made(hcm_scale, tmp_path):
+    done = hcm_scale("run", "run_dir=s3://bucket/run")
     assert done.returncode == 2
     assert "error: run_dir=s3://bucket/run is a URL, and a run works in a folder of this machine" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_log__as_json_is_one_object_a_line_on_stderr_and_in_the_file(tmp_path):
-    done = hcm_scale("run", "until=purify", *TINY, "log=json", cwd=tmp_path)
+def test_log__as_json_is_one_object_a_line_on_stderr_and_in_the_file(hcm_scale, tmp_path):
+    done = hcm_scale("run", "until=purify", *TINY, "log=json")
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     assert {"time", "level", "message"} <= lines[0].keys()
@@ -192,8 +193,8 @@ def test_log__as_json_is_one_object_a_line_on_stderr_and_in_the_file(tmp_path):
     assert [json.loads(line)["message"] for line in written] == [line["message"] for line in lines]
 
 
-def test_log__as_json_has_fields_and_fail_on_ends_a_finished_run_with_status_3(tmp_path):
-    done = hcm_scale("run", *TINY, "log=json", "fail_on=flagged<100000,flagged>100000,drift", cwd=tmp_path)
+def test_log__as_json_has_fields_and_fail_on_ends_a_finished_run_with_status_3(hcm_scale, tmp_path):
+    done = hcm_scale("run", *TINY, "log=json", "fail_on=flagged<100000,flagged>100000,drift")
     assert done.returncode == 3, done.stderr
     run_dir = tmp_path / "runs" / "community-300"
     assert (run_dir / "report" / "report.html").is_file()
@@ -215,13 +216,13 @@ def test_log__as_json_has_fields_and_fail_on_ends_a_finished_run_with_status_3(t
         ("check_failed", "flagged<100000", "error"),
         ("check_skipped", "drift", "warning"),
     ]
-    again = hcm_scale("run", *TINY, "fail_on=flagged>100000", cwd=tmp_path)
+    again = hcm_scale("run", *TINY, "fail_on=flagged>100000")
     assert again.returncode == 0, again.stderr
     assert again.stderr.count("unchanged, kept") == len(listed)
 
 
-def test_fail_on__of_other_words_is_refused_before_any_work(tmp_path):
-    done = hcm_scale("run", *TINY, "fail_on=drift,stabilty<.5", cwd=tmp_path)
+def test_fail_on__of_other_words_is_refused_before_any_work(hcm_scale, tmp_path):
+    done = hcm_scale("run", *TINY, "fail_on=drift,stabilty<.5")
     assert done.returncode == 2
     assert "fail_on=stabilty<.5 is not known; legal are drift, missing-column, stability<N" in done.stderr
     assert "did you mean 'stability<N'?" in done.stderr

@@ -6,9 +6,11 @@ import itertools
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
@@ -19,6 +21,8 @@ import torch
 from helpers import FAST, as_words
 from nbclient import NotebookClient
 from scipy import io
+
+from hcm_scale.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,7 +45,14 @@ def shell(tmp_path_factory, monkeypatch):
     return run
 
 
-def run_page(name: str, shell) -> tuple[int, int]:
+def run_commands(block: str) -> None:
+    """Runs a block of lines that all begin with hcm-scale, in this process."""
+    for line in block.replace("\\\n", " ").splitlines():
+        name, *words = shlex.split(line)
+        assert (name, main(words)) == ("hcm-scale", 0), line
+
+
+def run_page(name: str, run_block: Callable[[str], None] = run_commands) -> tuple[int, int]:
     """Runs a page in the current folder; how many blocks of Python and of the shell it has."""
     blocks = re.findall(r"```(python|bash)\n(.*?)```", (ROOT / "docs" / name).read_text(), re.S)
     names: dict[str, object] = {}
@@ -49,15 +60,15 @@ def run_page(name: str, shell) -> tuple[int, int]:
         if language == "python":
             exec(compile(block, name, "exec"), names)
         else:
-            shell(block)
+            run_block(block)
     languages = [language for language, _ in blocks]
     return languages.count("python"), languages.count("bash")
 
 
 @pytest.mark.gate
-def test_python_page__runs_from_top_to_bottom(tmp_path, monkeypatch, capsys, shell):
+def test_python_page__runs_from_top_to_bottom(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert run_page("python.md", shell) == (9, 0)
+    assert run_page("python.md") == (9, 0)
     said = capsys.readouterr().out
     assert "{'source_column': 'payer', 'target_column': 'payee', 'id_column': 'account'}" in said
     assert "rank" in said
@@ -65,9 +76,9 @@ def test_python_page__runs_from_top_to_bottom(tmp_path, monkeypatch, capsys, she
 
 
 @pytest.mark.gate
-def test_tutorial__runs_from_top_to_bottom_and_finds_what_it_planted(tmp_path, monkeypatch, capsys, shell):
+def test_tutorial__runs_from_top_to_bottom_and_finds_what_it_planted(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert run_page("tutorial.md", shell) == (5, 4)
+    assert run_page("tutorial.md") == (5, 4)
     said = capsys.readouterr().out
     assert "`time from 0 to 6 h, as payer`: 31 of its 31 rows, where 6% is usual" in said
     mule = re.search(r"acc-0071   rank (\d+) of 1,500", said)
@@ -148,11 +159,12 @@ for command in sys.stdin.read().splitlines():
 
 @pytest.mark.gate
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the page has what is said where there is no GPU")
-def test_errors__are_as_they_are_printed(tmp_path, monkeypatch, shell):
+def test_errors__are_as_they_are_printed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     write_faulty_tables()
     tables = {"graph": "tables", "graph.path": "edges.csv", "graph.nodes": "nodes.csv", "run_dir": "runs/monday"}
-    shell(f"hcm-scale run {' '.join(as_words(tables | FAST))}")
+    assert main(["run", *as_words(tables | FAST)]) == 0
     shutil.copytree("runs/monday", "runs/hurt")
     with open("runs/hurt/purified/dropped.npy", "ab") as file:
         file.write(b"x")

@@ -30,8 +30,9 @@ OPTIONS |= {"world.threads": 1}
 
 
 @pytest.mark.timeout(600)
-def test_stranger__is_refused_by_name_or_is_a_graph(tmp_path, go_through):
-    assert go_through(__file__, tmp_path, range(60)) == []
+@pytest.mark.parametrize("cases", [range(6), pytest.param(range(6, 60), marks=pytest.mark.audit)])
+def test_stranger__is_refused_by_name_or_is_a_graph(tmp_path, go_through, cases):
+    assert go_through(__file__, tmp_path, cases) == []
 
 
 @pytest.mark.slow

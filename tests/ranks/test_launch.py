@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from hcm_scale.cli import main
 from hcm_scale.config import SOURCES, Config, SyntheticGraph, WorldConfig
 from hcm_scale.ranks.world import RankInfo
 from hcm_scale.run import launch, pipeline
@@ -38,9 +39,14 @@ def command(*arguments: str, tool: tuple[str, ...] = ()) -> subprocess.Completed
     return subprocess.run(whole, capture_output=True, text=True, timeout=240, env=environ)
 
 
-def run_with(folder: Path, num_ranks: int) -> Path:
-    done = command("run", *OPTIONS, f"world.processes={num_ranks}", f"run_dir={folder}")
-    assert done.returncode == 0, done.stdout + done.stderr
+def run_with(folder: Path, num_ranks: int, *more: str) -> Path:
+    """The folder of a run by so many ranks; one alone is this process."""
+    words = ("run", *OPTIONS, *more, f"world.processes={num_ranks}", f"run_dir={folder}")
+    if num_ranks == 1:
+        assert main.main([*words]) == 0
+    else:
+        done = command(*words)
+        assert done.returncode == 0, done.stdout + done.stderr
     return folder
 
 
@@ -89,7 +95,10 @@ def test_more_ranks__make_the_run_of_one(alone, tmp_path, num_ranks):
     check_same_bytes(alone, run_with(tmp_path / "run", num_ranks))
 
 
-LARGE = ["model.head_width=256", "model.width=256", "sampling.batch_pairs=520"]  # steps that ranks share
+LARGE = [  # few steps, each worth several threads
+    *("model.head_width=256", "model.width=256", "sampling.batch_pairs=520"),
+    *("posterior.burn_in_steps=4", "posterior.num_samples=2", "score.views=[purified]"),
+]
 
 
 @pytest.mark.slow

@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -180,24 +178,14 @@ def test_options__of_the_trained_run_hold_and_others_are_warned_about(graph, yes
     ],
 )
 def test_options_that_are_said__count_where_they_are_the_defaults_too(
-    graph, forged, yesterday, tmp_path, words, fdr, warned
+    graph, forged, yesterday, tmp_path, hcm_scale, words, fdr, warned
 ):
     run = forged(yesterday, tmp_path / "run", options_edited("score", fdr=0.3))
     (tmp_path / "conf" / "score").mkdir(parents=True)
     (tmp_path / "conf" / "score" / "strict.yaml").write_text("fdr: 0.1\n")
     graph.save(tmp_path / "graph")
     places = ["hydra.sweep.dir=new", "hydra.sweep.subdir=${score.fdr}"] if "-m" in words else ["run_dir=new/0.1"]
-    command = [
-        sys.executable,
-        "-m",
-        "hcm_scale",
-        "run",
-        "until=ingest",
-        "graph=folder",
-        "graph.path=graph",
-        f"trained={run}",
-    ]
-    done = subprocess.run([*command, *words, *places], cwd=tmp_path, capture_output=True, text=True)
+    done = hcm_scale("run", "until=ingest", "graph=folder", "graph.path=graph", f"trained={run}", *words, *places)
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "new" / "0.1" / "config.json").read_text())["score"]["fdr"] == fdr
     assert re.findall(r"(\S+) has no effect", done.stderr) == warned

@@ -56,6 +56,19 @@ def stop_before_the_scores(folder: Path) -> None:
 
 
 @pytest.fixture
+def undrawn(monkeypatch) -> None:
+    """Figures are empty files: to draw one takes longer than all the rest."""
+
+    def touch(panels: list, path: Path) -> list[Path]:
+        made = [path.with_name(f"{path.name}.{ending}") for ending in ("png", "svg")]
+        for file in made:
+            file.touch()
+        return made
+
+    monkeypatch.setattr(figures, "draw", touch)
+
+
+@pytest.fixture
 def sweep(tmp_path, write_job) -> Path:
     for ratio, seed in itertools.product((0.0, 0.1, 0.2), (0, 1)):
         write_job(tmp_path / f"ratio={ratio},seed={seed}", ratio, seed)
@@ -73,6 +86,7 @@ def test_varied__keeps_every_option_of_a_random_design():
     assert set(figures.differing(jobs)) == {*keys, "posterior.step_size"}
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_collect__writes_one_row_a_job_in_both_formats(sweep, finished):
     collect(sweep)
     num_stages = len(files.read_sealed(finished / "stages.json")["stages"])
@@ -93,6 +107,7 @@ def test_collect__draws_png_and_svg_of_the_varied_option_only(sweep):
     assert all(name in said for name in drawn)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_collect__says_mean_and_deviation_over_seeds(sweep):
     both = [auc(0.1, 0), auc(0.1, 1)]
     assert f"{statistics.fmean(both):.3f} ± {statistics.stdev(both):.3f}" in collect(sweep)
@@ -105,6 +120,7 @@ def test_collect__twice__gives_the_same_bytes(sweep):
     assert {path.name: path.read_bytes() for path in sweep.iterdir() if path.is_file()} == before
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_collect__lists_what_failed_and_keeps_the_rest(sweep, write_job):
     write_job(sweep / "stopped", 0.3, 0)
     stop_before_the_scores(sweep / "stopped")
@@ -121,11 +137,13 @@ def test_collect__lists_what_failed_and_keeps_the_rest(sweep, write_job):
     assert sorted(status) == ["failed"] * 5 + ["finished"] * 6
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_collect__a_link_to_old_scores_does_not_make_a_job_finished(sweep):
     stop_before_the_scores(sweep / "ratio=0.0,seed=0")
     assert "6 jobs, 5 finished" in collect(sweep)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_collect__counts_equal_jobs_once(sweep, write_job):
     write_job(sweep / "again", 0.1, 1)
     assert "7 jobs, 6 finished and different" in collect(sweep)
@@ -133,6 +151,7 @@ def test_collect__counts_equal_jobs_once(sweep, write_job):
     assert [row["job"] for row in table if row["status"] == "repeated"] == ["ratio=0.1,seed=1"]  # "again" is before it
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_collect__tells_of_jobs_that_never_started(sweep):
     swept = {"sweeper": {"params": {"seed": "range(3)"}}, "overrides": {"task": ["purify.ratio=0,0.1,0.2", "a=[1,2]"]}}
     (sweep / "multirun.yaml").write_text(json.dumps({"hydra": swept}))  # JSON is YAML
@@ -144,6 +163,7 @@ def test_collect__works_without_known_anomalies(tmp_path, write_job):
     assert "no job has known anomalies" in collect(tmp_path)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_collect__seeds_alone__compares_the_scores(tmp_path, write_job):
     for seed in range(3):
         write_job(tmp_path / f"seed={seed}", 0.2, seed)
@@ -160,6 +180,7 @@ def test_collect__refuses_what_is_no_sweep(tmp_path, make, said):
         collect(folder)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_collect__skips_shared_stages_and_hidden_folders(sweep):
     for name in ("stages/graph-1", ".submitit/1_0", "ratio=0.0,seed=0/graph"):
         (sweep / name).mkdir(parents=True)
