@@ -253,7 +253,6 @@ def export_run(arguments: list[str]) -> str:
         --top K --since OLD        those of the first K nodes that are not among the first K of OLD, flagged or not
         --flagged --top K --since OLD   the first K of the flagged nodes that OLD has not flagged
         --type T                   any of these among the nodes of type T
-        --alike                    the suspiciously ordinary nodes first, and why; with --top K the first K of them
 
         --edges                    strange edges instead of nodes: the rows of your own edge table, all of its columns,
                                    with rank, p and flag of the edge that each belongs to, the strangest first where
@@ -272,7 +271,6 @@ def export_run(arguments: list[str]) -> str:
     parser.add_argument("file", type=Path, metavar="FILE", help="what to write; its ending chooses the format")
     parser.add_argument("--top", type=int, metavar="K", help="only the first K nodes")
     parser.add_argument("--flagged", action="store_true", help="only nodes that stand out at score.fdr")
-    parser.add_argument("--alike", action="store_true", help="suspiciously ordinary nodes first (column alike_rank)")
     since = "only flagged nodes that the run OLD has not flagged; with --top K those of the first K not among its own"
     parser.add_argument("--since", type=Path, metavar="OLD", help=since)
     parser.add_argument("--type", default="", metavar="T", help="only nodes of the type T")
@@ -286,23 +284,19 @@ def export_run(arguments: list[str]) -> str:
         raise ValueError(f"--raw is for .csv; {given.file} holds text as it is")
     if given.top is not None and given.top < 1:
         raise ValueError(f"--top {given.top} must be at least 1")
-    only_tables = given.flagged or given.since is not None or given.type or given.taught or given.alike
+    only_tables = given.flagged or given.since is not None or given.type or given.taught
     if only_tables and given.file.suffix not in _SHEETS:
         which = f"{given.file} must end in one of {', '.join(_SHEETS)}"
-        raise ValueError(f"--flagged, --since, --type, --taught and --alike are for tables; {which}")
-    if given.alike and (given.flagged or given.since is not None or given.type or given.taught):
-        raise ValueError("--alike is an order of its own: it goes with --top K and with no other choice")
+        raise ValueError(f"--flagged, --since, --type and --taught are for tables; {which}")
     if given.pairs and not given.edges:
         raise ValueError("--pairs goes with --edges: it leaves the rows of your table out")
-    if given.edges and (given.alike or given.since is not None or given.type or given.taught):
+    if given.edges and (given.since is not None or given.type or given.taught):
         raise ValueError("--edges goes with --top K, --flagged and --pairs; the other choices are for nodes")
-    from hcm_scale.cli.export import export_edges, export_graph, export_ordinary, export_table
+    from hcm_scale.cli.export import export_edges, export_graph, export_table
 
     if given.edges:
         _check_file(given.file, _SHEETS)
         return export_edges(given.run, given.file, given.top, given.flagged, given.pairs, given.raw)
-    if given.alike:
-        return export_ordinary(given.run, given.file, given.top, given.raw)
     if given.file.suffix in _SHEETS:
         flagged = given.flagged or (given.since is not None and given.top is None)
         choice = given.top, flagged, given.since, given.type, given.taught

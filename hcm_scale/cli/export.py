@@ -19,18 +19,18 @@ from numpy.typing import NDArray
 
 from hcm_scale.base import files
 from hcm_scale.base.sheets import table_writer
+from hcm_scale.base.text import clip
 from hcm_scale.graph import Graph
 from hcm_scale.ingest.edge_rows import EdgeRows, with_edge_columns
 from hcm_scale.ingest.policy import InputError
 from hcm_scale.report.edges import StrangeEdges
 from hcm_scale.report.evidence import Evidence
-from hcm_scale.report.reasons import ordinary_nodes, ordinary_rows
-from hcm_scale.report.wording import clip, ordinary_text, reasons_of, sentence
+from hcm_scale.report.wording import reasons_of
 from hcm_scale.review import teach, verdicts
 from hcm_scale.run import pipeline
 from hcm_scale.run.workspace import open_stages
 from hcm_scale.score.edge_index import edge_index
-from hcm_scale.score.table import ALIKE_RANK, FILE, plain_schema, read_scores
+from hcm_scale.score.table import FILE, plain_schema, read_scores
 from hcm_scale.stages.purify import open_purified
 from hcm_scale.stages.report import edge_hops, read_ranked
 
@@ -98,19 +98,6 @@ def _of_type(ranked: pa.Table, node_type: str) -> pa.Table:
     return ranked.filter(pc.equal(ranked["type"], node_type))
 
 
-def export_ordinary(run_dir: Path, out: Path, top: int | None, raw: bool = False) -> str:
-    """Writes the table, or its first `top` rows, with the most ordinary node first; returns a summary."""
-    scores, folder = open_stages(run_dir, "scores", "graph")
-    graph = Graph.open(folder, verify=False)
-    ranked = read_ranked(scores, graph)
-    rows = ordinary_rows(ranked, top or len(ranked))
-    found = ordinary_nodes(graph, ranked, rows[: min(top or _NUM_REASONS, _MOST_REASONS)].tolist())
-    reasons = pa.array([sentence(ordinary_text(row)) for row in found], pa.string())
-    nodes = pa.array([row["node"] for row in found], pa.int64())
-    told = _write(ranked.take(pa.array(rows)), out, nodes, reasons, ALIKE_RANK, raw=raw)
-    return f"{len(rows):,} nodes in {out}, the most ordinary first, {len(found):,} with a reason in words{told}"
-
-
 def _chosen(ranked: pa.Table, top: int | None, flagged: bool) -> pa.Table:
     return ranked.filter(ranked["flagged"]) if flagged else ranked.slice(0, top)
 
@@ -139,11 +126,11 @@ def _read_old(run_dir: Path, id_type: pa.DataType) -> pa.Table:
     return table
 
 
-def _write(rows: pa.Table, out: Path, nodes: pa.Array, reasons: pa.Array, *first: str, raw: bool) -> str:
-    """Writes rows of the ranked table, some with the reasons of their nodes, columns named `first` first; a note."""
+def _write(rows: pa.Table, out: Path, nodes: pa.Array, reasons: pa.Array, raw: bool) -> str:
+    """Writes rows of the ranked table, some with the reasons of their nodes; returns a note."""
     plain, reason = plain_schema(rows.schema), pa.field("reason", pa.string())
     whole = plain.append(reason)
-    place = {name: place for place, name in enumerate((*first, *_FIRST_COLUMNS))}
+    place = {name: place for place, name in enumerate(_FIRST_COLUMNS)}
     order = sorted(whole.names, key=lambda name: place.get(name, len(place)))
 
     def tables() -> Iterator[pa.Table]:

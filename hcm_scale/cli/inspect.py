@@ -42,7 +42,6 @@ def _run(run_dir: Path, verify: bool) -> str:
         folder = run_dir / stage["name"]
         costs = f"{stage['seconds']:>9.1f}{stage['peak_rss_bytes'] / 2**30:>10.2f}{files.size_of(folder) / 1e6:>12.1f}"
         lines.append(f"{stage['name']:<20}{costs}   {workspace.facts_text(stage['detail'])}")
-    lines += [f"convergence: {text}" for stage in listed if (text := stage["detail"].get("convergence"))]
     if verify:
         if not stored_options(run_dir):
             raise files.FolderError(f"{run_dir / 'config.json'} is missing; hcm-scale run writes it again")

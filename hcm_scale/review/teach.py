@@ -85,12 +85,12 @@ class Run:
         """What a lesson is learned from, or applied to."""
         features, names = self.purified.features, self.purified.columns
         neighbors = self.graph.indptr, self.graph.indices
-        return Inputs(self.score, self.places(), self.graph.degrees, features, names, *neighbors)
+        titles = [kind.title for kind in table.kinds_of(self.ranked).values()]
+        return Inputs(self.score, self.places(), self.graph.degrees, features, names, *neighbors, titles)
 
     def places(self) -> dict[str, NDArray[Any]]:
-        """Places in node order, (n,), by every kind of evidence; empty where the run has one score alone."""
-        names = {kind: table.kind_rank(kind) for kind in table.kinds_of(self.ranked)}
-        return {kind: self.column(name) for kind, name in names.items() if name in self.ranked.column_names}
+        """Places in node order, (n,), by every kind of evidence."""
+        return {kind.name: self.column(kind.rank_column) for kind in table.kinds_of(self.ranked).values()}
 
 
 def _in_node_order(column: pa.ChunkedArray, nodes: NDArray[np.int64]) -> NDArray[Any]:

@@ -33,7 +33,7 @@ from hcm_scale.hops.label import STATE_BYTES, WORDS, rows_in_flight, search_byte
 from hcm_scale.hops.layout import linked_nodes
 from hcm_scale.model import CHUNK_ROWS
 from hcm_scale.sampling.pairs import MAX_CACHED_PAIRS, WINDOW, pairs_per_epoch
-from hcm_scale.score.residual import CHUNK_ROWS as RESIDUAL_ROWS
+from hcm_scale.score.kinds.attributes import CHUNK_ROWS as RESIDUAL_ROWS
 from hcm_scale.score.table import group_rows
 from hcm_scale.shards import LabelPlan
 from hcm_scale.stages.edges import chunk_of

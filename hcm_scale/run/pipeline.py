@@ -34,6 +34,7 @@ from hcm_scale.base import console, files, remote
 from hcm_scale.base.kernel_cache import is_compiled, start_precompiling
 from hcm_scale.base.memory import Budget, release_unused
 from hcm_scale.base.order import sorting_on
+from hcm_scale.base.text import bytes_text
 from hcm_scale.base.threads import kernel_threads, torch_threads
 from hcm_scale.config import Config, SyntheticGraph, flatten, parse_fan_out, store_options, stored_options
 from hcm_scale.graph import Graph
@@ -446,7 +447,7 @@ def _line(stage: Stage, state: str, seconds: float | None, size: Size | None, co
     with contextlib.suppress(KeyError, OSError, ValueError):  # a folder that it reads is not there
         memory = stage.needs()[0].held if stage.needs is not None else None
     disk = None if size is None else disk_bytes(stage.name, size, config)
-    sizes = ("-" if size is None else wording.bytes_text(size) for size in (memory, disk))
+    sizes = ("-" if size is None else bytes_text(size) for size in (memory, disk))
     cells = "".join(f"{cell:>12}" for cell in sizes)
     return f"{stage.name:<22}{state:<10}{'?' if seconds is None else f'{seconds:.0f} s':>9}{cells}"
 

@@ -37,8 +37,8 @@ from hcm_scale.posterior.samples import seal_samples, write_sample
 from hcm_scale.run import sources
 from hcm_scale.run.stages import label_options, recipe_of, scoring_of
 from hcm_scale.sampling.device.graph import graph_to
-from hcm_scale.score.closure import cohesion
 from hcm_scale.score.edge_index import PairHead, Pairs, edge_index
+from hcm_scale.score.triangles import count_and_expect
 from hcm_scale.shards import LabelPlan, collect_shards, open_labels, seal_labels, write_shard
 from hcm_scale.stages import label, purify, report, score, train
 from hcm_scale.stages.edges import View
@@ -216,7 +216,7 @@ def training(graph: Graph, config: Config, out: Path) -> None:
 def scores(graph: Graph, config: Config, out: Path) -> None:
     """Scores under untrained parameters, and the report; first, squares, and the sort of very many values."""
     two_sided = ring(out / "two sides", steps=(1, 3))
-    cohesion(edge_index(two_sided.indptr, two_sided.indices))
+    count_and_expect(edge_index(two_sided.indptr, two_sided.indices))
     double_places(np.arange(_MANY_VALUES, dtype=np.float64))
     x = propagate_features(graph, np.asarray(graph.x), out / "propagated")
     model = recipe_of(config).model(x.shape[1], config.hops.classes, directed=False, seed=0)
@@ -226,7 +226,7 @@ def scores(graph: Graph, config: Config, out: Path) -> None:
         graph,
         [View(graph, x, samples)] * len(config.score.views),
         out / "all",
-        how=scoring_of(config),
+        options=scoring_of(config),
         features=np.asarray(graph.x),
         propagated=True,
         seed=0,

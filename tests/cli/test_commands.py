@@ -118,27 +118,6 @@ def test_export__writes_the_first_rows_of_the_table(finished, tmp_path, ending, 
     assert all(sentence in printed for sentence in told[0].removesuffix(".").split("). "))  # all reasons, whole
 
 
-@pytest.mark.parametrize(("top", "rows", "told"), [(None, 120, 100), (7, 7, 7)])
-def test_export__writes_suspiciously_ordinary_nodes_first_with_true_reasons(finished, tmp_path, top, rows, told):
-    out = tmp_path / "list.csv"
-    choice = ["--alike", *([] if top is None else ["--top", str(top)])]
-    said = commands.export_run([str(finished), str(out), *choice])
-    assert said == f"{rows} nodes in {out}, the most ordinary first, {told} with a reason in words"
-    found, whole = pa.csv.read_csv(out), pq.read_table(finished / "scores" / "scores.parquet")
-    assert found.column_names[:3] == ["alike_rank", "rank", "id"]
-    nodes, alike = whole["node"].to_numpy(), whole["alike"].to_numpy()
-    assert found["node"].to_pylist() == nodes[np.lexsort((nodes, -alike))][:rows].tolist()
-    for value, reason in zip(found["alike"].to_pylist()[:told], found["reason"].to_pylist()[:told], strict=True):
-        share = f"{100 * np.mean(alike >= value * (1 - 1e-12)):.3g}%"
-        assert reason.startswith(f"Closer to what is expected than all but {share} of the nodes")
-
-
-@pytest.mark.parametrize("words", [["near.gexf"], ["list.csv", "--flagged"], ["list.csv", "--since", "old"]])
-def test_export__of_ordinary_nodes_refuses_what_it_cannot_order(finished, tmp_path, words):
-    with pytest.raises(ValueError, match="--alike"):
-        commands.export_run([str(finished), str(tmp_path / words[0]), *words[1:], "--alike"])
-
-
 def test_export__writes_flagged_nodes_and_those_that_are_new(finished, forged, tmp_path):
     flags = np.arange(pq.read_metadata(finished / "scores" / "scores.parquet").num_rows) % 3 == 1
 

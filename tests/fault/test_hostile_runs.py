@@ -221,7 +221,7 @@ def doors(kind: str, run: Path, place: Path, node: str, edge: str) -> Iterator[t
     config = lambda where, **more: small_config(where, **OPTIONS | more)  # noqa: E731
     yield "explain", lambda: pipeline.explain(config(run), [node])
     yield "explain edge", lambda: pipeline.explain(config(run), [], [edge])
-    for words in ("a.csv", "a.parquet --top 5", "a.csv --alike", "a.csv --flagged", "a.csv --taught", "a.graphml",
+    for words in ("a.csv", "a.parquet --top 5", "a.csv --flagged", "a.csv --taught", "a.graphml",
                   "a.csv --edges --top 5", "a.parquet --edges", "a.csv --edges --pairs"):  # fmt: skip
         name, *more = words.split()
         yield f"export {words}", partial(commands.export_run, [str(run), str(out / name), *more])
