@@ -22,7 +22,7 @@ from hcm_scale.features.purify import edge_similarity
 from hcm_scale.hops.label import choose_sources, count_hops
 from hcm_scale.posterior.loop import Chain, run_chain
 from hcm_scale.sampling import NeighborSampler, make_batch
-from hcm_scale.score.nodes import score_nodes
+from hcm_scale.score.nodes import average_hops
 
 NUM_SOURCES = {"smoke": 64, "quick": 1024, "full": 4096}
 _BLOCK_SOURCES, _BLOCK_BYTES = 512, 64  # a bit-parallel block: so many sources, one line of state a node
@@ -152,5 +152,8 @@ def score_kernels(size: str) -> Iterator[Kernel]:
     hops = score.run_edges(problem)
     # a row's upper half lies in order, its lower half is looked up edge by edge, mean and variance
     yield Kernel(
-        "edges to nodes", lambda: score_nodes(problem.index, hops, trim=0.2), 8 * m + 8 * m + 32 * n, (2 * m, 4)
+        "edges to nodes",
+        lambda: average_hops(problem.index, [hops.mean], hops.var, trim=0.2),
+        8 * m + 8 * m + 32 * n,
+        (2 * m, 4),
     )

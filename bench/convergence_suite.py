@@ -16,13 +16,14 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from bench.accuracy.problem import DATA, prepare
+from bench.convergence import CONVERGED, effective_samples, r_hat
 from bench.data import folder
 from bench.harness import Table
 from hcm_scale.config import Config, with_options
 from hcm_scale.graph import Graph
 from hcm_scale.run import pipeline
 from hcm_scale.run.finished import FinishedRun
-from hcm_scale.stages.convergence import CONVERGED, Chains, effective_samples, r_hat
+from hcm_scale.stages.convergence import Chains
 
 GRAPHS = ("BlogCatalog", "Flickr", "Amazon", "Enron", "inj_cora", "dblp", "Reddit")
 SIZES = {"smoke": ("Planted",), "quick": GRAPHS, "full": GRAPHS}

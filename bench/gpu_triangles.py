@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from bench.data import describe
-from hcm_scale.score import closure, triangles_device
+from hcm_scale.score import triangles, triangles_device
 from hcm_scale.score.edge_index import EdgeIndex, edge_index
 from hcm_scale.synthetic import families
 
@@ -72,7 +72,7 @@ def main() -> int:
         made = [by_device(edges, used, options.device) for _ in range(2)]
         if not options.no_cores:
             started = time.perf_counter()
-            made.append(closure._triangles(edges) if used is None else closure._far_triangles(edges, far))
+            made.append(triangles._triangles(edges) if used is None else triangles.marked_triangles(edges, far))
             print(f"  cores {time.perf_counter() - started:.2f} s", flush=True)
         is_same &= all(found is not None and np.array_equal(found, made[-1]) for found in made)
         print(f"  {0 if made[-1] is None else int(made[-1].sum()) // 3:,} triangles", flush=True)

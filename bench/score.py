@@ -22,10 +22,10 @@ from torch import Tensor
 
 from bench import data
 from bench.harness import Case, Contender, Floor
-from hcm_scale.score import closure
+from hcm_scale.score import triangles
 from hcm_scale.score.edge_index import EdgeIndex, PairHead, edge_index
 from hcm_scale.score.edges import CPU_CHUNK_EDGES, EdgeHops, predict_edges
-from hcm_scale.score.nodes import NodeScores, score_nodes
+from hcm_scale.score.nodes import average_hops
 
 WIDTH, HIDDEN, CLASSES = 128, 256, 4
 NUM_EDGES = {"smoke": 2_000, "quick": 300_000, "full": 8_000_000}
@@ -91,9 +91,10 @@ def product_alone(num_edges: int) -> Callable[[], Tensor]:
     return work
 
 
-def verify_nodes(problem: Problem, scores: NodeScores) -> None:
-    assert np.isfinite(scores.ahp).all()
-    assert scores.ahp[problem.index.indptr[1:] > problem.index.indptr[:-1]].min() >= 1.0
+def verify_nodes(problem: Problem, averages: tuple[NDArray[np.float64], NDArray[np.float64]]) -> None:
+    ((ahp,), _) = averages
+    assert np.isfinite(ahp).all()
+    assert ahp[problem.index.indptr[1:] > problem.index.indptr[:-1]].min() >= 1.0
 
 
 def even_edges(like: EdgeIndex, seed: int = 0) -> EdgeIndex:
@@ -113,21 +114,21 @@ def sparse_triangles(index: EdgeIndex) -> NDArray[np.float64]:
     return np.asarray((joined @ joined * joined).sum(axis=1) / 2)
 
 
-def verify_cohesion(index: EdgeIndex, found: tuple[NDArray[np.float64], NDArray[np.float64], closure.Rate]) -> None:
+def verify_triangles(index: EdgeIndex, made: triangles.Triangles) -> None:
     """All counts against SciPy's."""
-    counts, expected = sparse_triangles(index), np.empty(index.num_nodes)
-    closure.expect_triangles((0, len(expected)), index.indptr, index.indices, found[2].value, 1, expected)
-    wanted = np.where(counts > 0, np.log1p(counts) - np.log1p(expected), 0.0)
-    np.testing.assert_allclose(found[0], wanted, atol=1e-9)
+    expected = np.empty(index.num_nodes)
+    triangles.expect_triangles((0, len(expected)), index.indptr, index.indices, made.rate.value, 1, expected)
+    np.testing.assert_array_equal(made.counted, sparse_triangles(index))
+    np.testing.assert_allclose(made.expected, expected, atol=1e-9)
 
 
 def triangle_case(size: str) -> Case:
-    """Cohesion of a skewed graph beside that of an even one, and SciPy's count alone."""
+    """Triangles of a skewed graph beside those of an even one, counted and expected, and SciPy's count alone."""
     graph = data.rmat(RMAT_SCALE[size])
     skewed = edge_index(graph.indptr, graph.indices)
     graphs = {"R-MAT": skewed, "even degrees": even_edges(skewed)}
     ours = [
-        Contender(name, partial(closure.cohesion, index), index.num_edges, partial(verify_cohesion, index))
+        Contender(name, partial(triangles.count_and_expect, index), index.num_edges, partial(verify_triangles, index))
         for name, index in graphs.items()
     ]
     peer = Contender("SciPy, R-MAT", partial(sparse_triangles, skewed), skewed.num_edges, lambda got: None)
@@ -156,7 +157,7 @@ def cases(size: str) -> Iterator[Case]:
         contenders=[
             Contender(
                 f"trim {trim}",
-                partial(score_nodes, problem.index, hops, trim=trim),
+                partial(average_hops, problem.index, [hops.mean], hops.var, trim),
                 num_edges,
                 lambda got: verify_nodes(problem, got),
             )

@@ -4,7 +4,7 @@
 |----------------|-------------------------------------------------------------------|---------------------|
 | `encoders`     | a class of graph network (`encoders.Encoder`)                     | `model.encoder`     |
 | `similarities` | a function of both ends of edges, (k, q) each, to (k,) numbers    | `purify.similarity` |
-| `evidence`     | a function of (graph, features) to one number a node              | `score.evidence`    |
+| `evidence`     | a function of (graph, features) to one number a node, or a `Kind` | `score.evidence`    |
 | `readers`      | a function of a path to a table of edges and one of nodes or None | `graph.reader`      |
 
 A plug-in has a name. It is an entry point of an installed distribution, in the group `hcm_scale.GROUP`, or was
@@ -58,8 +58,9 @@ def is_known(group: str, name: str) -> bool:
 
 def register(group: str, plugin: Any, name: str | None = None) -> str:
     """Name by which the plug-in is known in this process from now on, by default its own; the last of a name counts."""
-    name = str(name or getattr(plugin, "__name__", ""))
-    if not callable(plugin) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
+    is_kind = group == "evidence" and hasattr(plugin, "numbers")  # score/kinds/kind.py
+    name = str(name or getattr(plugin, "name" if is_kind else "__name__", ""))
+    if not (callable(plugin) or is_kind) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
         what = f"{OPTIONS[group]}: {plugin!r:.60} under the name {name!r} is no plug-in"
         raise ValueError(f"{what}: a function or class with a name of letters, digits and _ is one")
     if name in _OWN[group]:

@@ -32,9 +32,8 @@ from hcm_scale.ingest.arrays import write_weights
 from hcm_scale.ingest.ids import GrowingIds
 from hcm_scale.report import digest
 from hcm_scale.sampling import NeighborSampler
-from hcm_scale.score import closure, nodes
+from hcm_scale.score import nodes, triangles
 from hcm_scale.score.edge_index import edge_index
-from hcm_scale.score.edges import EdgeHops
 from hcm_scale.synthetic import families
 
 PACKAGE = Path(__file__).resolve().parents[1] / "hcm_scale"
@@ -119,9 +118,9 @@ def walk_score(graph: Any) -> None:
     for directed in (False, True):
         edges = edge_index(graph.indptr, graph.indices, directed=directed)
         mean = np.random.default_rng(0).random(edges.num_edges).astype(np.float32)
-        nodes.score_nodes(edges, EdgeHops(mean, mean), trim=0.0)
+        nodes.average_hops(edges, [mean], mean, trim=0.0)
     two_sided = np.sort((np.arange(12)[:, None] + [1, 3, 9, 11]) % 12, axis=1).astype(np.int32)
-    closure.cohesion(edge_index(np.arange(0, 49, 4), two_sided.ravel()))
+    triangles.count_and_expect(edge_index(np.arange(0, 49, 4), two_sided.ravel()))
     many = 1 << 17  # fewer are not sorted in threads
     values, known = np.random.default_rng(0).normal(size=many + 9).round(2), np.arange(many + 9) % many > 0
     order.double_places(values, known)

@@ -85,7 +85,7 @@ def test_kernels__are_compiled_again_after_an_edit_of_all_that_they_import_from_
     for name in counted:
         path = PACKAGE / name
         rooms = rooms_of(imported_modules(path)) if "base.jit import" in path.read_text() else set()
-        for room in rooms - {Path(name).parts[0], "report"}:  # review/learn.py takes words alone from there
+        for room in rooms - {Path(name).parts[0]}:
             of_room = [room + ".py"] if (PACKAGE / f"{room}.py").is_file() else (PACKAGE / room).rglob("*.py")
             assert {file if isinstance(file, str) else str(file.relative_to(PACKAGE)) for file in of_room} <= counted
 

@@ -20,8 +20,9 @@ from hcm_scale.hops.layout import degree_layout
 from hcm_scale.model import HopModel, aggregate, embed_graph
 from hcm_scale.sampling.device import batches as gpu
 from hcm_scale.sampling.device.graph import draw_rows, graph_to
-from hcm_scale.score import closure, device, nodes
+from hcm_scale.score import device, nodes, triangles
 from hcm_scale.score.edge_index import PairHead, Pairs, edge_index
+from hcm_scale.score.kinds import closure
 from hcm_scale.synthetic.families import community, rmat
 
 interpreted = pytest.mark.interpreted
@@ -234,8 +235,8 @@ def test_closure_and_cohesion__of_many_steps_are_counted_on_the_device(monkeypat
     cut, count = closure.far_cut(mean, 0.4), triangles_device.triangles_on_device
 
     def both(device):
-        cohesion, expected, _ = closure.cohesion(edges, device=device)
-        return cohesion, closure.closure(edges, mean, cut, expected, device)
+        counted, expected, _ = triangles.count_and_expect(edges, device=device)
+        return counted, closure.closure(edges, mean, cut, expected, device)
 
     def record(*arguments):
         asked.append(count(*arguments))
@@ -244,8 +245,8 @@ def test_closure_and_cohesion__of_many_steps_are_counted_on_the_device(monkeypat
     monkeypatch.setattr(triangles_device, "triangles_on_device", record)
     wanted = both("cpu:0")
     assert not asked, "few steps are left to the cores"
-    monkeypatch.setattr(closure, "_MANY_STEPS", 0)
-    monkeypatch.setattr(closure, "_FEW_STEPS", 0)
+    monkeypatch.setattr(triangles, "_MANY_STEPS", 0)
+    monkeypatch.setattr(triangles, "_FEW_STEPS", 0)
     np.testing.assert_array_equal(both("cpu:0"), wanted)
     assert len(asked) == 2
     monkeypatch.setattr(triangles_device, "free_bytes", lambda _: 0)

@@ -208,7 +208,7 @@ def test_evidence__has_its_words_in_explanations_lists_and_the_page(found, tmp_p
     assert "It was planted, says a list" in page
     assert '<option value="listed">Listed</option>' in page
     report = json.loads((tmp_path / "run/report/report.json").read_text())
-    assert report["own_kinds"] == {"listed": "It was planted, says a list"}
+    assert report["kind_words"]["listed"]["help"] == "It was planted, says a list"
     assert len(report["kinds"]["listed"]) == 10
     assert report["flagged"]["by_kind"]["listed"] >= 0
 

@@ -19,9 +19,10 @@ import pyarrow.compute as pc
 
 from hcm_scale.base import files
 from hcm_scale.base.sheets import table_writer
+from hcm_scale.base.text import clip
 from hcm_scale.edges.strange import by_rank, joined_rows
 from hcm_scale.ingest.policy import InputError
-from hcm_scale.report.wording import clip, reasons_of
+from hcm_scale.report.wording import reasons_of
 from hcm_scale.review import teach, verdicts
 from hcm_scale.run.finished import FinishedRun
 from hcm_scale.score.edge_index import edge_index

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from hcm_scale.report.reasons import kind_title
-from hcm_scale.report.wording import clip
-from hcm_scale.score.table import ranked_by
+from hcm_scale.base.text import clip
+from hcm_scale.score.table import kinds_of, ranked_by
 
 
 def _figure(num_panels: int = 1, num_bars: int = 0) -> tuple[Any, Any]:
@@ -61,7 +60,7 @@ class Plots:
         figure, (axes,) = _figure(num_bars=len(table))
         scores, kinds = table[ranked_by(table)].to_numpy(), np.array(table["evidence"].to_pylist())
         for kind in dict.fromkeys(kinds.tolist()):
-            axes.barh(np.flatnonzero(kinds == kind), scores[kinds == kind], label=kind_title(kind))
+            axes.barh(np.flatnonzero(kinds == kind), scores[kinds == kind], label=kinds_of(table)[kind].full_title)
         _name_bars(axes, [f"{row['id']}{' *' * row['flagged']}" for row in table.to_pylist()])
         axes.set(xlabel=f"score{', * flagged' * any(table['flagged'].to_pylist())}")
         axes.legend(frameon=False, loc="lower right")

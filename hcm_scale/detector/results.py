@@ -35,7 +35,6 @@ from hcm_scale.review import teach
 from hcm_scale.review.estimate import Share
 from hcm_scale.run.finished import FinishedRun
 from hcm_scale.score.table import ranked_by
-from hcm_scale.stages.convergence import diagnose
 from hcm_scale.stages.report import read_records
 
 Values = NDArray[np.float64]
@@ -299,11 +298,6 @@ class Results:
     def embedding_(self) -> NDArray[np.float32]:
         """Embedding of every node, (n, encoders x width): the mean over the samples of each encoder, side by side."""
         return self._require_fitted().embedding
-
-    @property
-    def convergence_(self) -> dict[str, Any]:
-        """Split R-hat and effective samples of predicted hops of edges, by chain; `text` says what they mean here."""
-        return diagnose(self._require_fitted().run.chains()[0]) or {}
 
     def to_arviz(self) -> Any:
         """ArviZ's InferenceData (a DataTree from its version 1 on): predicted hops of a thousand edges as `hop`.

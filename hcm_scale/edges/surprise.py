@@ -9,7 +9,7 @@
 
 Around an end are itself and its neighbours without the other end, so that an edge does not speak for itself as it does
 in the embeddings that hops are predicted from. In a random graph with these degrees the ends of an edge share
-rate (d(u) - 1) (d(v) - 1) neighbours (closure.py).
+rate (d(u) - 1) (d(v) - 1) neighbours (triangles.py).
 
 Ends of many neighbours seem near, and averages over many are alike. So the first three numbers are compared among
 edges of like degrees: the smaller and the larger one have as many binary digits, and both ends are of the same types. A
@@ -40,10 +40,10 @@ from hcm_scale.base.jit import kernel
 from hcm_scale.base.order import largest_positions, order
 from hcm_scale.base.spmm import mean_rows
 from hcm_scale.base.threads import run_in_slices, run_in_threads
-from hcm_scale.score.closure import both_ways, holds, random_rate
 from hcm_scale.score.edge_index import EdgeIndex
 from hcm_scale.score.evidence import FEW, Gains, Sums, ranks_among, surprise_gains
 from hcm_scale.score.threshold import Verdict, judge
+from hcm_scale.score.triangles import holds, random_rate, undirected
 
 KINDS = ("hop", "around", "unlike", "shared")
 _SAMPLE = 1 << 19  # edges that show what is usual
@@ -104,7 +104,7 @@ class EdgeData:
     @cached_property
     def joined(self) -> EdgeIndex:
         """The edges without directions, in which neighbours are counted, and the rows of later nodes below them."""
-        whole = both_ways(self.edges) if self.edges.directed else self.edges
+        whole = undirected(self.edges) if self.edges.directed else self.edges
         if self.new_nodes is None:
             return whole
         rows, entries = self.new_nodes
@@ -203,7 +203,7 @@ class EdgeScale(NamedTuple):
     def judge(self, surprise: Values, rate: float) -> Verdict:
         """Chances and flags of edges by the sums of their surprises."""
         every = np.ones(len(surprise), bool)
-        return judge(Sums(surprise, every, self.sums.num_telling, usual=self.sums), rate)
+        return judge(Sums(surprise, every, self.sums.num_informative, usual=self.sums), rate)
 
 
 def edge_scale(data: EdgeData) -> EdgeScale:
@@ -229,13 +229,13 @@ def edge_scale(data: EdgeData) -> EdgeScale:
     gains, ordered = [], []
     for row in range(len(KINDS)):
         values = (of_kinds[row] - middle[row, inverse]) / spread[row, inverse]
-        gains.append(surprise_gains(KINDS[row], values[np.isfinite(values)]))
+        gains.append(surprise_gains(values[np.isfinite(values)]))
         ordered.append(_thinned(gains[-1].values))
     scale = EdgeScale(classes, middle, spread, usual, tuple(gains), tuple(ordered), weights)
     sample = scale.surprises(numbers, classes[inverse])
-    num_telling = sum(bool(of.tells and weight) for of, weight in zip(gains, weights, strict=True))
+    num_informative = sum(bool(of.varies and weight) for of, weight in zip(gains, weights, strict=True))
     sums = _thinned(sample.sum(axis=0))
-    return scale._replace(sample=sample, sums=Sums(sums, np.ones(len(sums), bool), max(1, num_telling)))
+    return scale._replace(sample=sample, sums=Sums(sums, np.ones(len(sums), bool), max(1, num_informative)))
 
 
 def _nearest_large(classes: NDArray[np.int64], counts: NDArray[np.int64]) -> list[int]:

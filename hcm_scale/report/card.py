@@ -56,11 +56,11 @@ def layout(graph: Graph, explanation: Explanation, num_rings: int, limit: int = 
 def _links(graph: Graph, chosen: list[Neighbor]) -> list[tuple[int, int]]:
     """The pairs (i, j), i < j, of chosen neighbours that are joined."""
     nodes = np.array([n.node for n in chosen], np.int64)
-    found = []
+    links = []
     for i in range(len(nodes) - 1):
         joined = np.flatnonzero(contains(graph, int(nodes[i]), nodes[i + 1 :]))
-        found += [(i, i + 1 + int(j)) for j in joined]
-    return found
+        links += [(i, i + 1 + int(j)) for j in joined]
+    return links
 
 
 def _seats(count: int, links: list[tuple[int, int]]) -> list[int]:

@@ -41,14 +41,17 @@ def accuracy(y: NDArray[Any], scores: Mapping[str, NDArray[Any]], kind: NDArray[
         return any(map_slices(len(values), lambda part: np.isnan(values[part]).any()))
 
     usable = [name for name, values in scores.items() if not has_nan(values)]
-    found = {}
+    measured = {}
 
     def measure(_: int, name: str) -> None:
         ranked = metrics.Ranked.of(y, scores[name], kind)
-        found[name] = metrics.measure(ranked, ks), metrics.curves(ranked, _POINTS)
+        measured[name] = metrics.measure(ranked, ks), metrics.curves(ranked, _POINTS)
 
     share_parts(_SCORES_AT_ONCE, usable, measure)
-    return {"scores": {name: found[name][0] for name in usable}, "curves": {name: found[name][1] for name in usable}}
+    return {
+        "scores": {name: measured[name][0] for name in usable},
+        "curves": {name: measured[name][1] for name in usable},
+    }
 
 
 def distribution(values: NDArray[Any], y: NDArray[Any] | None = None, bins: int = _BINS) -> dict[str, Any] | None:
@@ -70,9 +73,9 @@ def distribution(values: NDArray[Any], y: NDArray[Any] | None = None, bins: int 
     counts = {name: _count(len(group), group.__getitem__, edges) for name, group in members.items()}
     return {
         "edges": edges.round(6).tolist(),
-        "groups": {name: (found[:bins] / sizes[name]).round(6).tolist() for name, found in counts.items()},
+        "groups": {name: (in_bins[:bins] / sizes[name]).round(6).tolist() for name, in_bins in counts.items()},
         "sizes": {name: sizes[name] for name in members},
-        "folded": np.sum([found[bins:] for found in counts.values()], axis=0).tolist(),
+        "folded": np.sum([in_bins[bins:] for in_bins in counts.values()], axis=0).tolist(),
     }
 
 
@@ -81,12 +84,12 @@ def _finite_values(values: NDArray[Any], y: NDArray[Any] | None) -> dict[str, li
 
     def split(part: slice) -> list[NDArray[np.float64]]:
         own = np.asarray(values[part], np.float64)
-        known = np.isfinite(own)
-        masks = [known] if y is None else [known & (y[part] == 0), known & (y[part] != 0)]
+        is_finite = np.isfinite(own)
+        masks = [is_finite] if y is None else [is_finite & (y[part] == 0), is_finite & (y[part] != 0)]
         return [own[mask] for mask in masks]
 
-    found = map_slices(len(values), split)
-    return {name: [own[i] for own in found] for i, name in enumerate(["all nodes"] if y is None else _LABELS)}
+    slices = map_slices(len(values), split)
+    return {name: [own[i] for own in slices] for i, name in enumerate(["all nodes"] if y is None else _LABELS)}
 
 
 def _every(step: int, pieces: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
@@ -107,8 +110,8 @@ def _count(
     """
     counts = np.zeros((num_pieces, len(edges) + 1), np.int64)
     share_parts(numba.get_num_threads(), range(num_pieces), lambda _, i: add_to_bins(piece(i), edges, counts[i]))
-    found: NDArray[np.int64] = counts.sum(axis=0)
-    return found
+    total: NDArray[np.int64] = counts.sum(axis=0)
+    return total
 
 
 @kernel(allocates=False)
@@ -170,13 +173,13 @@ def purification(graph: Graph, purified: Graph | None) -> dict[str, Any] | None:
             return isolated, np.zeros((2, len(names)))
         return isolated, [np.bincount(groups[part], ends, 256)[: len(names)] for ends in (had, had - has)]
 
-    found = map_slices(graph.num_nodes, count)
-    ends, lost = np.sum([sums for _, sums in found], axis=0) if found else np.zeros((2, len(names)))
+    counts = map_slices(graph.num_nodes, count)
+    ends, lost = np.sum([sums for _, sums in counts], axis=0) if counts else np.zeros((2, len(names)))
     return {
         "num_edges": graph.num_edges,
         "num_kept": purified.num_edges,
         "num_dropped": graph.num_edges - purified.num_edges,
-        "num_isolated": sum(isolated for isolated, _ in found),
+        "num_isolated": sum(isolated for isolated, _ in counts),
         "dropped_share": {name: round(float(lost[i] / ends[i]), 6) for i, name in enumerate(names) if ends[i]},
     }
 
@@ -201,7 +204,7 @@ def training(records: Sequence[Mapping[str, Any]], points: int = _POINTS) -> dic
     accuracies = [values if isinstance(values, list | tuple) else () for values in logged]
     per_class = [curve(column) for column in zip_longest(*accuracies)]
     names = sorted({name for record in records for name in record if name.endswith("auc")})
-    auc = {name: found for name in names if (found := curve(record.get(name) for record in records))}
+    auc = {name: made_curve for name in names if (made_curve := curve(record.get(name) for record in records))}
     made: Mapping[str, Any] = {**curves, "accuracy": per_class if all(per_class) else None, "auc": auc}
     return {key: value for key, value in made.items() if value}
 

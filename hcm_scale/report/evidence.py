@@ -30,10 +30,12 @@ from hcm_scale.base.threads import map_slices, positions_where, run_in_slices
 from hcm_scale.features.purify import cosine_distance, spaced_edges
 from hcm_scale.graph.lookup import two_sides
 from hcm_scale.graph.store import Attributes, Graph, NodeTypes, SparseRows
-from hcm_scale.score.closure import shared_rates
 from hcm_scale.score.edge_index import EdgeIndex, edge_index
 from hcm_scale.score.evidence import nodes_by_group
-from hcm_scale.score.table import compared_types, ranked_by
+from hcm_scale.score.kinds.around import neighbors_of
+from hcm_scale.score.kinds.kind import Kind
+from hcm_scale.score.table import compared_types, kinds_of, ranked_by
+from hcm_scale.score.triangles import shared_rates
 
 _HOP_SAMPLE = 1 << 20  # edges behind the median hop
 _PAIR_SAMPLE = 1 << 14  # edges behind the median distance of features
@@ -162,12 +164,17 @@ class Evidence:
     @property
     def highest_hop(self) -> float:
         """The largest predicted hop of an edge; 0 where no edge was scored."""
-        found: float = self._once("highest_hop", lambda: highest_hop(self.edge_mean))
-        return found
+        highest: float = self._once("highest_hop", lambda: highest_hop(self.edge_mean))
+        return highest
 
     @property
     def ranked_by(self) -> str:
         return ranked_by(self.scores)
+
+    @property
+    def kinds(self) -> dict[str, Kind]:
+        """The kinds of evidence that rank the nodes, by name."""
+        return kinds_of(self.scores)
 
 
 def degrees_of(graph: Graph, part: slice) -> NDArray[np.int64]:
@@ -204,17 +211,13 @@ def is_among(node: Any, nodes: NDArray[np.int64]) -> Any:
     return nodes[np.minimum(np.searchsorted(nodes, node), len(nodes) - 1)] == node if len(nodes) else node != node
 
 
-def neighbors_of(graph: Graph, node: int) -> NDArray[Any]:
-    return graph.indices[graph.indptr[node] : graph.indptr[node + 1]]
-
-
 def contains(graph: Graph, node: int, others: NDArray[Any]) -> NDArray[np.bool_]:
     """Which of `others` are neighbours of `node`, by binary search."""
     row = neighbors_of(graph, node)
     if len(row) == 0:
         return np.zeros(len(others), bool)
-    place = np.minimum(np.searchsorted(row, others), len(row) - 1)
-    return np.asarray(row[place] == others)
+    at = np.minimum(np.searchsorted(row, others), len(row) - 1)
+    return np.asarray(row[at] == others)
 
 
 def highest_hop(edge_mean: NDArray[np.float32]) -> float:

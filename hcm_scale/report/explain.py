@@ -19,7 +19,8 @@ Extreme attributes come first, whatever the neighbours have: members of a ring s
 
 import math
 import re
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -28,13 +29,17 @@ from numpy.typing import NDArray
 
 from hcm_scale.base.names import GAP_SUFFIX, NO_COLUMN, VECTOR
 from hcm_scale.graph.store import KIND_NAMES, Attributes, Graph, SparseRows
-from hcm_scale.report.evidence import Evidence, contains, is_among, neighbors_of, row_mean
-from hcm_scale.report.reasons import Reason, reasons
+from hcm_scale.report.evidence import Evidence, contains, is_among, row_mean
+from hcm_scale.report.reasons import reasons
+from hcm_scale.score.kinds.all import KINDS
+from hcm_scale.score.kinds.around import neighbors_of
+from hcm_scale.score.kinds.kind import Kind, Reason
+from hcm_scale.score.kinds.phrases import NOTABLE_DEVIATIONS
 from hcm_scale.score.table import score_names
 
 _NUM_DIFFERENCES = 6
 _NOTABLE_SHARE = 0.05  # of the edges
-_EXTREME, NOTABLE_DEVIATIONS = 4.0, 2.0  # below this an attribute is like the neighbours'
+_EXTREME = 4.0
 
 
 @dataclass(frozen=True)
@@ -116,6 +121,7 @@ class Explanation:
     num_alike: int | None = None
     num_unlisted: int = 0
     num_dropped: int = 0
+    kinds: Mapping[str, Kind] = field(default_factory=lambda: KINDS)  # that the reasons are of, by name
 
     @property
     def degree(self) -> int:
@@ -128,12 +134,15 @@ class Explanation:
 
     def as_dict(self, limit: int | None = None) -> dict[str, Any]:
         """A JSON-able dict with at most `limit` neighbours; `degree` counts all."""
-        body = asdict(replace(self, neighbors=self.neighbors[:limit]))
-        del body["num_unlisted"], body["num_dropped"]
+        body = asdict(replace(self, neighbors=self.neighbors[:limit], kinds={}))
+        del body["num_unlisted"], body["num_dropped"], body["kinds"]
         body = {name: value for name, value in body.items() if value is not None or name not in ("type", "num_alike")}
         for difference in body["differences"]:
             if difference["counts"] is None:
                 del difference["counts"]
+        for reason in body["reasons"]:
+            if not reason["details"]:
+                del reason["details"]
         lists = {name: list(body[name]) for name in ("neighbors", "differences", "reasons")}
         return body | lists | {"degree": self.degree, "percentile": self.percentile}
 
@@ -181,8 +190,8 @@ class EdgeExplanation:
 
 def end_differences(evidence: Evidence, left: int, right: int) -> tuple[Difference, ...]:
     """The attributes in which two nodes differ most: `value` of the first, `neighbors` of the second."""
-    found = _differences(evidence.of_type(left), left, np.array([right]), evidence.graph.num_attributes)
-    ordered = sorted(found, key=lambda difference: (difference.is_text, -abs(difference.deviations)))
+    differences = _differences(evidence.of_type(left), left, np.array([right]), evidence.graph.num_attributes)
+    ordered = sorted(differences, key=lambda difference: (difference.is_text, -abs(difference.deviations)))
     return tuple(difference for difference in ordered if difference.deviations)[:_NUM_DIFFERENCES]
 
 
@@ -217,6 +226,7 @@ def explain(
         num_alike=None if evidence.like is None else len(alike),
         num_unlisted=len(around) - len(listed),
         num_dropped=0 if purified is None else len(around) - len(neighbors_of(purified, node)),
+        kinds=evidence.kinds,
     )
 
 
@@ -250,10 +260,10 @@ def _neighbors(evidence: Evidence, node: int, most: int | None) -> tuple[Neighbo
     edges = evidence.edges.of_node(node)
     hop = np.asarray(evidence.edge_mean[edges], np.float64)
     chosen = np.argsort(-np.where(np.isfinite(hop), hop, -np.inf), kind="stable")[:most]
-    row, hop, places = neighbors_of(graph, node)[chosen], hop[chosen], graph.indptr[node] + chosen
+    row, hop, entries = neighbors_of(graph, node)[chosen], hop[chosen], graph.indptr[node] + chosen
     std = np.sqrt(np.asarray(evidence.edge_var[edges[chosen]], np.float64))
     dropped = [None] * len(row) if purified is None else (~contains(purified, node, row)).tolist()
-    types, weights = _edge_types(graph, places), _edge_weights(evidence, places)
+    types, weights = _edge_types(graph, entries), _edge_weights(evidence, entries)
     return tuple(
         Neighbor(
             id=graph.external_id(int(row[i])),
@@ -269,23 +279,23 @@ def _neighbors(evidence: Evidence, node: int, most: int | None) -> tuple[Neighbo
     )
 
 
-def _edge_weights(evidence: Evidence, places: NDArray[np.int64]) -> list[EdgeWeight] | list[None]:
+def _edge_weights(evidence: Evidence, entries: NDArray[np.int64]) -> list[EdgeWeight] | list[None]:
     """The weights of the edges at these entries of the graph."""
     graph, percentiles = evidence.graph, evidence.weight_percentiles
     if graph.weights is None or percentiles is None:
-        return [None] * len(places)
+        return [None] * len(entries)
     name = str(graph.info.get("weights", "weight"))
-    row = graph.weights[places]
+    row = graph.weights[entries]
     lighter = np.maximum(np.searchsorted(percentiles, row) - 1, 0)
-    return [EdgeWeight(name, *found) for found in zip(row.tolist(), lighter.tolist(), strict=True)]
+    return [EdgeWeight(name, *both) for both in zip(row.tolist(), lighter.tolist(), strict=True)]
 
 
-def _edge_types(graph: Graph, places: NDArray[np.int64]) -> list[tuple[str, ...]]:
+def _edge_types(graph: Graph, entries: NDArray[np.int64]) -> list[tuple[str, ...]]:
     """The types of the edges at these entries of the graph; stored as one bit per type."""
     names = graph.info.get("edge_types")
     if graph.edge_types is None or not isinstance(names, list):
-        return [()] * len(places)
-    row = graph.edge_types[places].tolist()
+        return [()] * len(entries)
+    row = graph.edge_types[entries].tolist()
     return [tuple(str(name) for i, name in enumerate(names) if bits >> i & 1) for bits in row]
 
 
@@ -305,45 +315,48 @@ def _differences(evidence: Evidence, node: int, row: NDArray[Any], limit: int) -
     names = graph.columns
     absent = [c for c, name in enumerate(names) if name.endswith(GAP_SUFFIX) and own[c] == NO_COLUMN]
     deviations[absent], extreme[absent] = 0.0, False
-    found: dict[str, Difference] = {}
+    differences: dict[str, Difference] = {}
     first_days, stored = _first_days(graph), graph.info.get("ingest", {}).get("columns", [])
-    readings = {name: how | {"prior": one["prior"]} for one in stored for name, how in one.get("readings", {}).items()}
+    readings = {
+        name: reading | {"prior": one["prior"]} for one in stored for name, reading in one.get("readings", {}).items()
+    }
     origins = {one["name"]: one["origin"] for one in stored if one["method"] == "number" and one.get("origin")}
     for c in np.lexsort((-np.abs(deviations), ~extreme)).tolist():
-        if (deviations[c] == 0.0 and not extreme[c]) or len(found) == limit:
+        if (deviations[c] == 0.0 and not extreme[c]) or len(differences) == limit:
             break
         name, is_text = _source_of(names[c] if c < len(names) else f"attribute {c}", names)
-        how = readings.get(name, {})
-        value, mean, like = (_amount(float(row[c]), how) for row in (own, theirs, usual))
-        counts = _row_counts(value, how, own[[names.index(rows) for rows in how["rows"]]]) if "rows" in how else None
+        reading = readings.get(name, {})
+        value, mean, middle = (_amount(float(row[c]), reading) for row in (own, theirs, usual))
+        rows = [names.index(column) for column in reading.get("rows", ())]
+        counts = _row_counts(value, reading, own[rows]) if "rows" in reading else None
         value = counts[0] / counts[1] if counts and counts[1] else value
-        numbers = value, mean, float(deviations[c]), is_text, first_days.get(name), finite(like)
+        numbers = value, mean, float(deviations[c]), is_text, first_days.get(name), finite(middle)
         shown = f"{name} less {origins[name]:,.0f}" if name in origins else name
-        found.setdefault(name, Difference(shown, *numbers, bool(extreme[c]) and not is_text, counts))
-    return tuple(found.values())
+        differences.setdefault(name, Difference(shown, *numbers, bool(extreme[c]) and not is_text, counts))
+    return tuple(differences.values())
 
 
 def _column_quantiles(x: Attributes, nodes: NDArray[np.int64]) -> NDArray[np.float64]:
     """The 5 %, 50 % and 95 % quantiles of every attribute over some nodes, (3, d), the outer two rounded inwards."""
     last = len(nodes) - 1
     if isinstance(x, SparseRows):
-        rows, found = x.csr()[nodes].tocsc(), np.zeros((3, x.num_columns))
+        rows, quantiles = x.csr()[nodes].tocsc(), np.zeros((3, x.num_columns))
         frequent = np.flatnonzero(np.diff(rows.indptr) * 20 >= last)  # those of all others are 0
-        found[:, frequent] = _column_quantiles(rows[:, frequent].toarray(), np.arange(len(nodes)))
-        return found
+        quantiles[:, frequent] = _column_quantiles(rows[:, frequent].toarray(), np.arange(len(nodes)))
+        return quantiles
     ordered = np.sort(x[nodes], axis=0)
     return np.stack([ordered[-(-last // 20)], np.median(ordered, axis=0), ordered[last - -(-last // 20)]])
 
 
-def _amount(value: float, how: dict[str, Any]) -> float:
+def _amount(value: float, reading: dict[str, Any]) -> float:
     """The value of an attribute whose logarithm is stored."""
-    return math.copysign(how["unit"] * math.expm1(abs(value)), value) if "unit" in how else value
+    return math.copysign(reading["unit"] * math.expm1(abs(value)), value) if "unit" in reading else value
 
 
-def _row_counts(value: float, how: dict[str, Any], rows: NDArray[np.float64]) -> tuple[int, int]:
+def _row_counts(value: float, reading: dict[str, Any], rows: NDArray[np.float64]) -> tuple[int, int]:
     """How many rows a share is, and of how many, whose logarithms are `rows`."""
     num_rows = round(float(np.expm1(rows).sum()))
-    return round(value * (num_rows + how["prior"]) - how["prior"] * how["usual"]), num_rows
+    return round(value * (num_rows + reading["prior"]) - reading["prior"] * reading["usual"]), num_rows
 
 
 def _source_of(column: str, columns: tuple[str, ...]) -> tuple[str, bool]:
@@ -364,10 +377,10 @@ def _first_days(graph: Graph) -> dict[str, str]:
     """Day 0 of every column of dates, by its name, as the ingest recorded it; times of day and durations are none."""
     record = graph.info.get("ingest", {})
     types = {line["column"]: line["type"] for line in record.get("told", []) if line["table"] == "nodes"}
-    found = {}
+    days = {}
     for column in record.get("columns", []):
         kind = types.get(column["name"], "")
         if column["method"] == "date" and kind.startswith(("date", "timestamp")):
             minute = np.datetime64(round(column["origin"] * 1440), "m")
-            found[column["name"]] = str(minute.astype("M8[D]") if kind.startswith("date") else minute)
-    return found
+            days[column["name"]] = str(minute.astype("M8[D]") if kind.startswith("date") else minute)
+    return days

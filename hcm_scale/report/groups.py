@@ -28,6 +28,7 @@ from hcm_scale.graph.lookup import two_sides
 from hcm_scale.graph.store import Graph
 from hcm_scale.report.evidence import contains
 from hcm_scale.report.explain import label_of
+from hcm_scale.score.table import legal_kinds
 
 FIRST, MOST = 100, 1000  # nodes to look at: as many as are flagged, between these
 _MIN_COSINE = 0.55
@@ -42,12 +43,13 @@ def num_first(table: Any) -> int:
 def groups(graph: Graph, first: pa.Table) -> list[dict[str, Any]]:
     """The groups among the first nodes of a ranking, best rank first, and what their members share.
 
-    `evidence` is the strongest kind of most members and `num_evidence` of how many; `label` what all are known as;
-    `sides`, in a graph that has two, how many members each has.
+    `evidence` is the strongest kind of most members, `title` what it is called and `num_evidence` of how many it is;
+    `label` what all are known as; `sides`, in a graph that has two, how many members each has.
     """
-    rows, side = first.to_pylist(), two_sides(graph)
-    found = find_groups(graph, [row["node"] for row in rows], two_sided=side is not None)
-    return [_describe(graph, [rows[i] for i in members], side) for members in found]
+    rows, side, kinds = first.to_pylist(), two_sides(graph), legal_kinds(first.schema)
+    positions = find_groups(graph, [row["node"] for row in rows], two_sided=side is not None)
+    described = [_describe(graph, [rows[i] for i in members], side) for members in positions]
+    return [one | {"title": kinds[one["evidence"]].title if one["evidence"] else ""} for one in described]
 
 
 def _describe(graph: Graph, rows: list[dict[str, Any]], side: NDArray[np.int8] | None) -> dict[str, Any]:
@@ -91,5 +93,5 @@ def find_groups(graph: Graph, nodes: Sequence[int], *, two_sided: bool = False) 
 
 def _joined(graph: Graph, nodes: NDArray[Any]) -> NDArray[np.bool_]:
     """Matrix of which nodes are joined, either way where edges have directions."""
-    found = np.stack([contains(graph, int(node), nodes) for node in nodes])
-    return found | found.T
+    joined = np.stack([contains(graph, int(node), nodes) for node in nodes])
+    return joined | joined.T

@@ -15,15 +15,13 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemBytecodeCache, PackageLoader, StrictUndefined
 
+from hcm_scale.base import text
 from hcm_scale.base.kernel_cache import kernel_folder
 from hcm_scale.report import card, sections, wording
-from hcm_scale.report.reasons import KIND_TITLES
 
 PAGE_ROWS = 15
-_WORDING = (
-    *("fixed", "percent", "seconds_text", "bytes_text", "detail_text", "p_text", "value_text", "weight", "sentence"),
-    *("score_title", "long_name", "meaning", "headline", "found_text", "group_text", "ordinary_text"),
-)
+_NUMBERS = ("fixed", "percent", "seconds_text", "bytes_text", "detail_text", "p_text", "value_text", "weight")
+_WORDING = ("sentence", "score_title", "long_name", "meaning", "headline", "found_text", "group_text")
 
 
 def render(report: dict[str, Any]) -> str:
@@ -51,7 +49,8 @@ def templates() -> Environment:
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     environment.globals |= {"page_rows": PAGE_ROWS, "most_columns": 200, "hood_size": card.SIZE}
-    environment.globals |= {"kind_words": KIND_TITLES, "edge_words": wording.EDGE_TITLES, "help": wording.HELP}
+    environment.globals |= {"edge_words": wording.EDGE_TITLES}
+    environment.filters |= {name: getattr(text, name) for name in _NUMBERS}
     environment.filters |= {name: getattr(wording, name) for name in _WORDING}
     environment.filters |= {
         "count": "{:,}".format,
@@ -70,16 +69,17 @@ def policy(**allowed: str) -> str:
 
 def _findings(report: dict[str, Any]) -> list[tuple[str, str]]:
     """The key numbers at the top of the page: (name, value)."""
-    flagged, num_groups, found = report["flagged"], len(report["groups"]), []
+    flagged, num_groups, numbers = report["flagged"], len(report["groups"]), []
     if flagged is not None and flagged["num"]:  # else the headline says that there are none
-        found.append(("nodes stand out" if flagged["num"] > 1 else "node stands out", f"{flagged['num']:,}"))
+        numbers.append(("nodes stand out" if flagged["num"] > 1 else "node stands out", f"{flagged['num']:,}"))
         kinds = sorted(flagged["by_kind"].items(), key=lambda entry: -entry[1])
-        found += [(f"of them: {KIND_TITLES[kind]}", f"{count:,}") for kind, count in kinds if count]
+        titles = {kind: about["title"] for kind, about in report["kind_words"].items()}
+        numbers += [(f"of them: {titles[kind]}", f"{count:,}") for kind, count in kinds if count]
     if num_groups:
-        found.append((f"group{'s' * (num_groups > 1)} of joined nodes", f"{num_groups:,}"))
+        numbers.append((f"group{'s' * (num_groups > 1)} of joined nodes", f"{num_groups:,}"))
     best = (report["accuracy"] or {"scores": {}})["scores"].get(report["ranked_by"])
     if best:
-        found.append(("known anomalies", f"{report['graph']['num_anomalies']:,}"))
-        found.append(("ROC-AUC", wording.fixed(best["roc_auc"])))
-        found.append(("average precision", wording.fixed(best["average_precision"])))
-    return found
+        numbers.append(("known anomalies", f"{report['graph']['num_anomalies']:,}"))
+        numbers.append(("ROC-AUC", text.fixed(best["roc_auc"])))
+        numbers.append(("average precision", text.fixed(best["average_precision"])))
+    return numbers

@@ -18,23 +18,15 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from hcm_scale.base.text import fixed, percent, sentence, short
 from hcm_scale.report.digest import class_names
 from hcm_scale.report.explain import finite, label_of
-from hcm_scale.report.reasons import KIND_TITLES
-from hcm_scale.report.wording import HELP, OF_KNOWN, TERMS, fixed, long_name, percent, score_title, sentence, short
-from hcm_scale.score.table import KIND_RANKS, kind_rank, own_ranks
+from hcm_scale.report.wording import OF_KNOWN, long_name, score_help, score_title, terms
+from hcm_scale.score.table import kinds_of
 
 Number = float | None
 _MAX_ID_LENGTH = 1000
 _DIGITS = {"iv": 4, "score": 2}  # else 3
-_SHORT_TITLES = {  # six of them stand side by side
-    "hop": "Far",
-    "closure": "Strangers",
-    "context": "Unlike",
-    "context_closure": "Unlike group",
-    "attributes": "Odd",
-    "cohesion": "Tight",
-}
 _CURVES = (
     ("roc", "roc_auc", "ROC curve", "false_positive_rate", "true_positive_rate"),
     ("pr", "average_precision", "Precision and recall", "recall", "precision"),
@@ -56,24 +48,22 @@ def all_sections(report: dict[str, Any]) -> dict[str, Any]:
         "groups": report["groups"] or None,
         "kinds": report["kinds"] or None,
         "edges": report["strange_edges"],
-        "ordinary": report["ordinary"],
         "explained": report["top"] or None,
         "scores": score_charts(report) or None,
         "training": training_charts(report["training"]) or None,
         "graph": graph_charts(report),
         "attributes": attributes if any(attributes.values()) else None,
         "cost": report["stages"] or None,
-        "glossary": TERMS | (OF_KNOWN if report["accuracy"] else {}),
+        "glossary": terms(report["kind_words"]) | (OF_KNOWN if report["accuracy"] else {}),
     }
     return {name: content for name, content in shown.items() if content is not None}
 
 
 def ranking_section(report: dict[str, Any]) -> dict[str, Any]:
     """The table as the page's script reads it: its columns, and a list of values for each."""
-    known = {key: column for key, column in report["table"].items() if key == "rank" or any(column)}
-    scores = listed_scores(report["scores"], report["ranked_by"], "evidence" in known)
-    types = sorted({name for name in known.get("type", ()) if name})
-    shown = ranking_columns([*known, *scores], scores, types)
+    has_some = {key for key, column in report["table"].items() if key == "rank" or any(column)}
+    types = sorted({name for name in report["table"].get("type", ()) if name})
+    shown = ranking_columns(has_some | {report["ranked_by"]}, report["ranked_by"], report["kind_words"], types)
     values = {column["key"]: report["table"][column["key"]] for column in shown}
     return {
         "columns": shown,
@@ -81,63 +71,50 @@ def ranking_section(report: dict[str, Any]) -> dict[str, Any]:
     }  # a script would round numbers
 
 
-def ranking_columns(names: Collection[str], scores: Sequence[str], types: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """The columns to show of a ranked table that has `names`, `scores` among them, the one that ranks first.
+def ranking_columns(
+    names: Collection[str], ranked_by: str, words: Mapping[str, Mapping[str, str]], types: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """The columns to show of a ranked table that has `names`; `words` are those of its kinds of evidence.
 
     `minor` columns are shown only where there is room. `types` are those of nodes, to choose one from.
 
-    >>> [column["name"] for column in ranking_columns(["rank", "id", "ahp", "degree"], ["ahp"])]
+    >>> [column["name"] for column in ranking_columns(["rank", "id", "ahp", "degree"], "ahp", {})]
     ['Rank', 'Node', 'AHP', 'Degree']
     """
-    has_kinds = "evidence" in names
     shown = [_column("rank", "Rank", "count"), _column("id", "Node", "text")]
     shown.append(_column("type", "Type", "text", choices=list(types)))
-    for i, name in enumerate(scores):
-        digits = _DIGITS.get(name, 3)
-        shown.append(_column(name, score_title(name), "score", digits=digits, bar=i == 0, minor=has_kinds or i > 0))
-    if has_kinds:
-        own = [name.removesuffix("_rank") for name in own_ranks(names)]
-        titles = KIND_TITLES | {kind: KIND_TITLES[kind] for kind in own}
-        shown.append(_column("evidence", "Stands out by", "words", words=titles))
+    score = {"digits": _DIGITS.get(ranked_by, 3), "bar": True, "minor": True}
+    shown.append(_column(ranked_by, score_title(ranked_by), "score", **score))
+    titles = {kind: about["title"] for kind, about in words.items()}
+    shown.append(_column("evidence", "Stands out by", "words", words=titles))
     shown += [_column("p", "p", "p"), _column("reason", "Why", "text", minor=True)]
-    for kind, title in _SHORT_TITLES.items() if has_kinds else ():
-        about = f"Rank by this alone: {KIND_TITLES[kind]} ({kind}). {HELP[kind]}"
-        shown.append(_column(kind_rank(kind), title, "count", help=about, minor=True))
-    for name in own_ranks(names) if has_kinds else ():
-        title = sentence(KIND_TITLES[name.removesuffix("_rank")])
-        shown.append(_column(name, title, "count", help="Rank by this alone, which a plug-in says.", minor=True))
+    for kind, about in words.items():
+        what = f"Rank by this alone: {about['title']} ({kind}). {about['help']}"
+        shown.append(_column(f"{kind}_rank", about["short"], "count", help=what, minor=True))
     last = ("flagged", "Flagged", "flag"), ("degree", "Degree", "count"), ("label", "Known as", "text")
     shown += [_column(*column, minor=True) for column in (*last, ("flags", "Notes", "text"))]
     return [column for column in shown if column["key"] in names]
 
 
 def _column(key: str, name: str, kind: str, **more: Any) -> dict[str, Any]:
-    return {"key": key, "name": name, "kind": kind, "help": HELP.get(key, "")} | more
+    return {"key": key, "name": name, "kind": kind, "help": score_help(key)} | more
 
 
-def listed_scores(scores: Sequence[str], ranked_by: str, has_kinds: bool) -> list[str]:
-    """The scores that the list shows, the one that ranks first; that one alone where there are ranks by kind.
-
-    >>> listed_scores(["ahp", "iv"], "iv", has_kinds=False), listed_scores(["ahp", "iv"], "iv", has_kinds=True)
-    (['iv', 'ahp'], ['iv'])
-    """
-    return [ranked_by] if has_kinds else list(dict.fromkeys([ranked_by, *scores]))
-
-
-def ranking_values(table: pa.Table, scores: Collection[str]) -> dict[str, list[Any]]:
-    """The rows of a ranked table as lists, by column; `scores` are the floating-point columns to keep."""
-    found: dict[str, list[Any]] = {
+def ranking_values(table: pa.Table, ranked_by: str) -> dict[str, list[Any]]:
+    """The rows of a ranked table as lists, by column, with the score that ranks and no other."""
+    values: dict[str, list[Any]] = {
         "rank": table["rank"].to_pylist(),
         "id": [cut_id(i) for i in table["id"].to_pylist()],
+        ranked_by: [finite(value) for value in table[ranked_by].to_pylist()],
     }
-    found |= {name: [finite(value) for value in table[name].to_pylist()] for name in scores}
-    others = ("type", "evidence", *KIND_RANKS, *own_ranks(table.column_names), "p", "flagged", "degree")
-    found |= {name: table[name].to_pylist() for name in others if name in table.column_names}
+    ranks = [kind.rank_column for kind in kinds_of(table).values()]
+    others = ("type", "evidence", *ranks, "p", "flagged", "degree")
+    values |= {name: table[name].to_pylist() for name in others if name in table.column_names}
     if "y" in table.column_names:
         kinds = table["kind"].to_pylist() if "kind" in table.column_names else [None] * table.num_rows
-        found["label"] = [label_of(y, kind) for y, kind in zip(table["y"].to_pylist(), kinds, strict=True)]
+        values["label"] = [label_of(y, kind) for y, kind in zip(table["y"].to_pylist(), kinds, strict=True)]
     notes = [flags.replace(",", ", ").replace("_", " ") for flags in table["flags"].to_pylist()]
-    return found | {"flags": notes}
+    return values | {"flags": notes}
 
 
 def cut_id(value: Any) -> Any:
@@ -204,13 +181,13 @@ def training_charts(curves: Mapping[str, Any]) -> list["Chart"]:
     ]
 
 
-def _trend_lines(key: str, title: str, found: Any) -> list["Line"]:
+def _trend_lines(key: str, title: str, curves: Any) -> list["Line"]:
     """A line for every class or name, or a single one with its band."""
     if key == "accuracy":
-        found = {f"hop {name}": curve for name, curve in zip(class_names(len(found)), found, strict=True)}
+        curves = {f"hop {name}": curve for name, curve in zip(class_names(len(curves)), curves, strict=True)}
     elif key != "auc":
-        return [Line(title, found["step"], found["mean"], band=(found["low"], found["high"]))]
-    named = [(name.replace("_", " "), curve) for name, curve in found.items()]
+        return [Line(title, curves["step"], curves["mean"], band=(curves["low"], curves["high"]))]
+    named = [(name.replace("_", " "), curve) for name, curve in curves.items()]
     return [Line(name, curve["step"], curve["mean"], key=name) for name, curve in named]
 
 

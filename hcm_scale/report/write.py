@@ -11,7 +11,7 @@ scores. Its style holds within one element, so that it changes nothing else of t
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,52 +26,62 @@ from hcm_scale.graph.store import Graph
 from hcm_scale.report import digest, groups, page, sections
 from hcm_scale.report.card import card, num_rings
 from hcm_scale.report.evidence import Evidence, highest_hop
-from hcm_scale.report.reasons import first_by_kind, ordinary_nodes, ordinary_rows, tell_apart
-from hcm_scale.report.wording import found_text, reasons_of
-from hcm_scale.score.metrics import roc_auc
-from hcm_scale.score.table import (
-    ALIKE_RANK,
-    RankedFile,
-    has_kinds,
-    kind_rank,
-    kinds_of,
-    own_kinds,
-    plain_schema,
-    ranked_by,
-    read_scores,
-    score_names,
-)
+from hcm_scale.report.reasons import first_by_kind
+from hcm_scale.report.wording import found_text, kind_words, reasons_of
+from hcm_scale.score.table import RankedFile, kinds_of, plain_schema, ranked_by, read_scores
 
-FORMAT = 10
+FORMAT = 11
 JSON_FILE, HTML_FILE, CSV_FILE = "report.json", "report.html", "scores.csv"
 _WHOLE_COLUMNS = ("node", "p", "flagged", "evidence", "type", "y", "kind")  # read of all nodes, beside scores and ranks
 _NUM_NEIGHBORS = 8  # listed per explained node
 _NUM_BY_KIND = 10  # nodes shown of each kind of evidence
-_NUM_ORDINARY = 20
 _MAX_GROUP_CARDS = 20  # explained beyond the first nodes: the rest of their groups
 _NUM_CHARTS = 3  # in a notebook
 _FOUND = ("num_flagged", "fdr", "stability")
 _JSON_TYPES = {str, int, bool, type(None)}
 
 
+@dataclass(frozen=True, eq=False)
+class ScoredGraph:
+    """What is explained: a scores.parquet, the graph with the user's own attributes and column names, and predictions.
+
+    `x` are the features made of the attributes, which distances are measured by.
+    """
+
+    scores: Path
+    graph: Graph
+    purified: Graph | None
+    edge_mean: NDArray[np.float32]
+    edge_var: NDArray[np.float32]
+    x: NDArray[np.float32] | None = None
+
+
+@dataclass(frozen=True)
+class AboutRun:
+    """What a report says about a run besides its scores.
+
+    `run` says what ran: any of name, seed, version, date, hardware, command, num_samples. `found` may have num_flagged
+    and fdr (how many nodes stand out) and stability (how far two encoders agree). `records` are the lines of
+    metrics.jsonl; `labels` has `counts` and `stored`, pairs per class; `features` may have `columns`, what attributes
+    became by which rule; `notes` are sentences about the run; `drift` is what `stages.drift.read_drift` returns; each
+    of `stages` has name, seconds, peak_rss_bytes, skipped and detail.
+    """
+
+    run: Mapping[str, Any]
+    found: Mapping[str, Any] = field(default_factory=dict)
+    records: Sequence[Mapping[str, Any]] = ()
+    labels: Mapping[str, Any] | None = None
+    features: Mapping[str, Any] | None = None
+    notes: Sequence[str] = ()
+    drift: Mapping[str, Any] | None = None
+    stages: Sequence[Mapping[str, Any]] = ()
+
+
 def write_report(
     out: Path | str,
+    scored: ScoredGraph,
+    about: AboutRun,
     *,
-    scores: Path | str,
-    graph: Graph,
-    purified: Graph | None,
-    edge_mean: NDArray[np.float32],
-    edge_var: NDArray[np.float32],
-    x: NDArray[np.float32] | None = None,
-    run: Mapping[str, Any],
-    found: Mapping[str, Any] | None = None,
-    records: Sequence[Mapping[str, Any]] = (),
-    labels: Mapping[str, Any] | None = None,
-    features: Mapping[str, Any] | None = None,
-    notes: Sequence[str] = (),
-    drift: Mapping[str, Any] | None = None,
-    convergence: Mapping[str, Any] | None = None,
-    stages: Sequence[Mapping[str, Any]] = (),
     top: int = 10,
     table_rows: int = 20_000,
     csv: bool = False,
@@ -79,42 +89,33 @@ def write_report(
 ) -> dict[str, Any]:
     """Writes report.json and report.html into the folder `out` and returns the report.
 
-    `scores` is a scores.parquet. `graph` has the user's own attributes and column names, `x` are the features made of
-    them, which distances are measured by. `run` says what ran: any of name, seed, version, date, hardware, command,
-    num_samples. `found` may have num_flagged and fdr (how many nodes stand out) and stability (how far two encoders
-    agree). `records` are the lines of metrics.jsonl; `labels` has `counts` and `stored`, pairs per class; `features`
-    may have `columns`, what attributes became by which rule; `notes` are sentences about the run; `drift` is what
-    `stages.drift.read_drift` returns, `convergence` what `stages.convergence.diagnose` does; each of `stages` has name,
-    seconds, peak_rss_bytes, skipped and detail. `csv`
-    writes the whole table to scores.csv too. `strange_edges` makes what the page shows of edges (edges/strange.py).
+    `csv` writes the whole table to scores.csv too. `strange_edges` makes what the page shows of edges.
     """
-    file, top = RankedFile(Path(scores)), min(top, graph.num_nodes)
+    graph, labels = scored.graph, about.labels
+    file, top = RankedFile(scored.scores), min(top, graph.num_nodes)
     first = file.slice(0, max(top, table_rows, groups.MOST))
-    ranks = map(kind_rank, kinds_of(first))
-    table = read_scores(file.path, {*_WHOLE_COLUMNS, *ranks, ALIKE_RANK, *_shown_scores(first)})
-    evidence = Evidence.of(graph, purified, table, edge_mean, edge_var, x)
+    ranks = (kind.rank_column for kind in kinds_of(first).values())
+    table = read_scores(file.path, {*_WHOLE_COLUMNS, *ranks, *_shown_scores(first)})
+    evidence = Evidence.of(graph, scored.purified, table, scored.edge_mean, scored.edge_var, scored.x)
     evidence = replace(evidence, scores=first)  # only its nodes are explained
-    findings = _findings(evidence, table, table_rows, found or {})
-    hops = digest.hop_distribution(edge_mean, evidence.highest_hop)
+    findings = _findings(evidence, table, table_rows, about.found)
+    hops = digest.hop_distribution(scored.edge_mean, evidence.highest_hop)
     report = {
         "format": FORMAT,
-        "run": dict(run),
+        "run": dict(about.run),
         **findings,
-        "edges": {"hops": hops, "purified": digest.purification(graph, purified)},
+        "edges": {"hops": hops, "purified": digest.purification(graph, scored.purified)},
         "strange_edges": strange_edges(evidence),
-        "training": digest.training(records),
-        "convergence": None if convergence is None else dict(convergence),
+        "training": digest.training(about.records),
         "labels": None if labels is None else {k: list(labels[k]) for k in ("counts", "stored") if labels.get(k)},
         "columns": list(graph.info.get("ingest", {}).get("told", [])),
-        "attributes": list((features or {}).get("columns", [])),
-        "notes": list(notes),
-        "drift": None if drift is None else dict(drift),
-        "stages": [dict(stage) for stage in stages],
+        "attributes": list((about.features or {}).get("columns", [])),
+        "notes": list(about.notes),
+        "drift": None if about.drift is None else dict(about.drift),
+        "stages": [dict(stage) for stage in about.stages],
         "num_first": top,
         "top": _cards(evidence, top, findings["groups"]),
     }
-    if own := own_kinds(first):
-        report["own_kinds"] = {kind: about["words"] for kind, about in own.items()}
     report = _json_safe(report)
     _write(Path(out), report, file if csv else None)
     return report
@@ -130,25 +131,24 @@ def _write(folder: Path, report: dict[str, Any], csv_of: RankedFile | None) -> N
             stream_csv(sink, (batch for _, batch in csv_of.batches()), csv_of.schema)
 
 
-def _findings(evidence: Evidence, table: pa.Table, num_rows: int, found: Mapping[str, Any]) -> dict[str, Any]:
+def _findings(evidence: Evidence, table: pa.Table, num_rows: int, facts: Mapping[str, Any]) -> dict[str, Any]:
     """What the ranked table says: its first rows, those by each kind, groups among them, and how scores are spread."""
     graph, first, shown = evidence.graph, evidence.scores, _shown_scores(evidence.scores)
     y, kind = (table[name].to_numpy() if name in table.column_names else None for name in ("y", "kind"))
     values = {name: table[name].to_numpy() for name in shown}
-    listed = sections.listed_scores(shown, evidence.ranked_by, has_kinds(table))
     num_grouped, by_kind = groups.num_first(table), first_by_kind(graph, table, _NUM_BY_KIND)
     reasons = reasons_of(evidence, first["node"].slice(0, num_grouped).to_pylist())
-    rows = sections.ranking_values(first.slice(0, num_rows), listed)
+    rows = sections.ranking_values(first.slice(0, num_rows), evidence.ranked_by)
     rows["reason"] = (reasons + [None] * num_rows)[: len(rows["rank"])]
     return {
         "graph": _graph_facts(evidence, y),
         "scores": shown,
         "ranked_by": evidence.ranked_by,
-        "found": {name: value for name, value in found.items() if name in _FOUND and value is not None},
+        "found": {name: value for name, value in facts.items() if name in _FOUND and value is not None},
         "flagged": _flagged(table),
         "table": rows,
+        "kind_words": kind_words(kinds_of(first)),
         "kinds": {k: [row | {"id": sections.cut_id(row["id"])} for row in some] for k, some in by_kind.items()},
-        "ordinary": _ordinary(graph, table, y),
         "groups": groups.groups(graph, first.slice(0, num_grouped)),
         "num_grouped": num_grouped,
         "distributions": {name: digest.distribution(value, y) for name, value in values.items()},
@@ -157,10 +157,8 @@ def _findings(evidence: Evidence, table: pa.Table, num_rows: int, found: Mapping
 
 
 def _shown_scores(table: pa.Table) -> list[str]:
-    """The scores that are drawn: where there are ranks by kind, the one that ranks and those of the kinds, else all."""
-    if not has_kinds(table):
-        return score_names(table)
-    return list(dict.fromkeys([ranked_by(table), *kinds_of(table).values()]))
+    """The scores that are drawn: the one that ranks and those of the kinds."""
+    return list(dict.fromkeys([ranked_by(table), *(kind.column for kind in kinds_of(table).values())]))
 
 
 def _graph_facts(evidence: Evidence, y: NDArray[Any] | None) -> dict[str, Any]:
@@ -180,27 +178,16 @@ def _flagged(table: pa.Table) -> dict[str, Any] | None:
     """The number of flagged nodes, their largest p, and how many stand out by each kind; None if not judged."""
     if not {"p", "flagged"} <= {*table.column_names}:
         return None
-    chosen = table.select([name for name in ("p", "evidence") if name in table.column_names]).filter(table["flagged"])
+    chosen = table.select(["p", "evidence"]).filter(table["flagged"])
     by_kind = dict.fromkeys(kinds_of(table), 0)
-    if has_kinds(table):
-        by_kind |= {count["values"]: count["counts"] for count in pc.value_counts(chosen["evidence"]).to_pylist()}
+    by_kind |= {count["values"]: count["counts"] for count in pc.value_counts(chosen["evidence"]).to_pylist()}
     return {"num": chosen.num_rows, "largest_p": pc.max(chosen["p"]).as_py(), "by_kind": by_kind}
 
 
-def _ordinary(graph: Graph, table: pa.Table, y: NDArray[Any] | None) -> dict[str, Any] | None:
-    """The most ordinary nodes, and the ROC-AUC of their order; None where all nodes are alike or nobody looked."""
-    places = table[ALIKE_RANK].to_numpy() if ALIKE_RANK in table.column_names else np.zeros(0)
-    if not tell_apart(places):
-        return None
-    found = ordinary_nodes(graph, table, ordinary_rows(table, _NUM_ORDINARY).tolist())
-    auc = roc_auc(y, -places) if y is not None and y.any() and not y.all() else None
-    return {"nodes": [row | {"id": sections.cut_id(row["id"])} for row in found], "roc_auc": auc}
-
-
-def _cards(evidence: Evidence, count: int, found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _cards(evidence: Evidence, count: int, groups_of: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The first nodes of the ranking and the rest of their groups, explained, each with its picture."""
     ranks = set(range(1, count + 1))
-    for group in found:
+    for group in groups_of:
         members = [member["rank"] for member in group["members"]]
         if members[0] <= count:
             ranks |= set(members)
@@ -228,7 +215,8 @@ def notebook_html(
         {
             "ranked_by": by,
             "scores": [by],
-            "table": sections.ranking_values(table.slice(0, count), [by]),
+            "kind_words": kind_words(kinds_of(table)),
+            "table": sections.ranking_values(table.slice(0, count), by),
             "distributions": {by: digest.distribution(values[by], y)},
             "accuracy": None if y is None else digest.accuracy(y, values, kind),
             "edges": {"hops": digest.hop_distribution(edge_mean, highest_hop(edge_mean)), "purified": None},

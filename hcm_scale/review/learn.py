@@ -33,7 +33,6 @@ from hcm_scale.base.order import Places, double_places
 from hcm_scale.base.rng import key
 from hcm_scale.base.spmm import mean_rows
 from hcm_scale.base.threads import run_in_slices
-from hcm_scale.report.reasons import KIND_TITLES
 from hcm_scale.score.metrics import roc_auc
 
 LEAST_VERDICTS = 5  # fewer teach nothing
@@ -57,8 +56,8 @@ Nodes = NDArray[np.int64]
 class Inputs(NamedTuple):
     """What a lesson is learned from, and applied to, in node order.
 
-    `ranks` are those by every kind of evidence, 1 for the most unusual; none where a run has only one score. They are
-    ranks among `num_compared` nodes, (n,), those of the same types; None: among all.
+    `ranks` are those by every kind of evidence, 1 for the most unusual, and `titles` what these are called. They
+    are ranks among `num_compared` nodes, (n,), those of the same types; None: among all.
     `features` may be a memory map; `names` are theirs, empty for components. `indptr` and `indices` give neighbours.
     """
 
@@ -70,6 +69,7 @@ class Inputs(NamedTuple):
     indptr: NDArray[np.int64]
     indices: NDArray[np.integer]
     num_compared: Nodes | None = None
+    titles: Sequence[str] = ()
 
 
 class Lesson(NamedTuple):
@@ -300,7 +300,7 @@ def _sentences(columns: _Columns, weights: Values) -> list[str]:
     slope, num_tails = weights[1], len(columns.double) - 1
     amount = "less than" if slope < 0.7 else "more than" if slope > 1.3 else "about as much as"
     said = [f"The label-free score counts {amount} before."]
-    titles = [KIND_TITLES[kind] for kind in columns.inputs.ranks] + ["degree"]
+    titles = [*(columns.inputs.titles or columns.inputs.ranks), "degree"]
     tails = weights[2 : 2 + 2 * num_tails].reshape(2, num_tails)
     by_size = np.argsort(-np.abs(tails).max(axis=0), kind="stable")[:_SAID_EACH]
     for at in by_size[np.abs(tails).max(axis=0)[by_size] >= _SAID]:

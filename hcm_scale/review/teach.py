@@ -80,7 +80,8 @@ def _score(run: Run) -> Values:
 def inputs_of(run: Run) -> Inputs:
     """What a lesson is learned from, or applied to."""
     features, names, neighbors = run.purified.features, run.purified.columns, (run.graph.indptr, run.graph.indices)
-    return Inputs(_score(run), _ranks(run), run.graph.degrees, features, names, *neighbors, _num_compared(run))
+    titles = [kind.title for kind in table.kinds_of(run.ranked).values()]
+    return Inputs(_score(run), _ranks(run), run.graph.degrees, features, names, *neighbors, _num_compared(run), titles)
 
 
 def _num_compared(run: Run) -> NDArray[np.int64] | None:
@@ -96,8 +97,7 @@ def _num_compared(run: Run) -> NDArray[np.int64] | None:
 
 def _ranks(run: Run) -> dict[str, NDArray[Any]]:
     """Ranks in node order, (n,), by every kind of evidence; empty where the run has one score alone."""
-    names = {kind: table.kind_rank(kind) for kind in table.kinds_of(run.ranked)}
-    return {kind: run.column(name) for kind, name in names.items() if name in run.ranked.column_names}
+    return {kind.name: run.column(kind.rank_column) for kind in table.kinds_of(run.ranked).values()}
 
 
 def in_node_order(column: pa.ChunkedArray, nodes: NDArray[np.int64]) -> NDArray[Any]:

@@ -175,7 +175,7 @@ class FinishedRun:
     def table(self) -> pa.Table:
         """The ranked table, one row a node, strangest first."""
         ranked = table.read_scores(path := self.stage("scores") / table.FILE)
-        table.check_ranked(path, ranked, self.graph.num_nodes, (*table.NUMBERS, "p", "flagged"))
+        table.check_ranked(path, ranked, self.graph.num_nodes, ("p", "flagged"))
         return ranked
 
     @cached_property

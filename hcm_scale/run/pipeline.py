@@ -30,11 +30,11 @@ from hcm_scale.base import console, files, remote
 from hcm_scale.base.kernel_cache import is_compiled
 from hcm_scale.base.memory import Budget, release_unused
 from hcm_scale.base.order import sorting_on
+from hcm_scale.base.text import bytes_text
 from hcm_scale.base.threads import kernel_threads, num_cores, torch_threads
 from hcm_scale.config import Config, flatten, parse_fan_out, store_options, stored_options
 from hcm_scale.graph import Graph
 from hcm_scale.ranks.world import ALONE, World
-from hcm_scale.report import wording
 from hcm_scale.review import teach, verdicts
 from hcm_scale.run import sources, tracking
 from hcm_scale.run.finished import FinishedRun, open_trained, with_trained_options
@@ -243,7 +243,7 @@ def _plan(config: Config, device: str) -> str:
         seconds, memory = before.get(stage.name), None  # what it took here before; bytes of the fastest way to make it
         with contextlib.suppress(KeyError, OSError, ValueError):  # a folder that it reads is not there
             memory = stage.needs()[0].held if stage.needs is not None else None
-        costs = "?" if seconds is None else f"{seconds:.0f} s", "-" if memory is None else wording.bytes_text(memory)
+        costs = "?" if seconds is None else f"{seconds:.0f} s", "-" if memory is None else bytes_text(memory)
         cells = "" if state == "kept" else "".join(f"{cell:>12}" for cell in costs)
         lines.append(f"{stage.name:<22}{state:<10}{cells}".rstrip())
     if differing := changed(run_dir, config):

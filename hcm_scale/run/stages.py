@@ -44,7 +44,7 @@ from hcm_scale.run.workspace import Facts, Stage, Workspace, repair_hint
 from hcm_scale.score.edge_index import PairHead
 from hcm_scale.shards import open_labels
 from hcm_scale.stages import drift, ingest, label, purify, report, score, train
-from hcm_scale.stages.convergence import Chains, diagnose, drawn_edges, hops_by_sample
+from hcm_scale.stages.convergence import Chains, drawn_edges, hops_by_sample
 from hcm_scale.stages.edges import View, has_room
 from hcm_scale.stages.embedding import embed_samples
 from hcm_scale.stages.score import Scoring
@@ -369,7 +369,7 @@ def _train_view(run: RunContext, view: str) -> Stage:
 
 
 def _score(run: RunContext) -> Iterator[Stage]:
-    config, views, how, trained = run.config, run.config.score.views, scoring_of(run.config), run.trained
+    config, views, options, trained = run.config, run.config.score.views, scoring_of(run.config), run.trained
 
     def make(out: Path) -> Facts:
         encoders, world = list(map(run.view, views)), run.workspace.world
@@ -378,14 +378,14 @@ def _score(run: RunContext) -> Iterator[Stage]:
             run.graph(),
             encoders,
             out,
-            how=how,
+            options=options,
             features=run.purified().features,
             propagated=run.exact_first_hop,
             seed=config.seed,
             state=run.choose("scores", run.foresight(run.graph()).scores(on_gpu=on_gpu)),
             device=run.device,
             world=world,
-            like=None if trained is None else score.open_reference(trained.folders["scores"]),
+            reference=None if trained is None else score.open_reference(trained.folders["scores"]),
         )
         facts = {"num_flagged": made.num_flagged, "fdr": made.fdr}
         facts |= {} if made.stability is None else {"stability": made.stability}
@@ -393,10 +393,10 @@ def _score(run: RunContext) -> Iterator[Stage]:
 
     needs = lambda: [need for _, need in run.foresight(run.graph()).scores()]  # noqa: E731
     trains = [f"train-{view}" for view in views]
-    options = [asdict(how), config.seed, propagate.FORMAT, *run.trained_keys(*trains, "scores")]
+    decides = [asdict(options), config.seed, propagate.FORMAT, *run.trained_keys(*trains, "scores")]
     reads = "graph", "purified", *(trains if trained is None else [])
     host_needs = needs if run.device == "cpu" else None
-    yield Stage("scores", score.FORMAT, options, reads, make, together=True, needs=host_needs)
+    yield Stage("scores", score.FORMAT, decides, reads, make, together=True, needs=host_needs)
     if trained is None:
         return
 
@@ -426,15 +426,13 @@ def _report(run: RunContext) -> Iterator[Stage]:
             labels=folders["labels"] if trains else None,
             features=purified.record,
             drift=folders.get("drift"),
-            convergence=diagnose(run.chains({name: run.view(name) for name in config.score.views})) if trains else None,
             stages=[asdict(record) for record in run.workspace.records],
             csv=config.score.csv,
             ranks_edges=report.ranks_edges_fast(graph) and run.choose("report", ways()) == ways()[0][0],
             count_rows=None if run.given is not None else partial(sources.count_rows, config.graph, folders["graph"]),
         )
         edges = edge_lines(made["strange_edges"])
-        facts = {"rows": len(made["table"]["rank"]), "notes": made["notes"], "strange_edges": edges}
-        return facts | ({"convergence": made["convergence"]["text"]} if made["convergence"] else {})
+        return {"rows": len(made["table"]["rank"]), "notes": made["notes"], "strange_edges": edges}
 
     needs = lambda: [need for _, need in ways()]  # noqa: E731
     options = [report.NUM_EXPLAINED, config.score.csv, config.graph.name]

@@ -19,6 +19,7 @@ from hcm_scale.graph.store import ATTRIBUTE, KIND_NAMES, NORMAL, STRUCTURAL
 _KS = (10, 50, 100, 200, 300)
 _THRESHOLDS = 1 << 20  # that a curve is thinned from
 _FEW_PLACES = 1 << 14  # that a thread looks up together
+_SATURATED = 0.02  # of a score: nearer ones are as good as equal
 
 Counts = NDArray[np.int64]
 
@@ -51,14 +52,29 @@ def ranking(score: NDArray[Any]) -> Counts:
     return order(_negated(np.asarray(score)))
 
 
-def top_overlap(scores: Iterable[NDArray[Any]], most: int = 100) -> float:
-    """Share of the first `most` nodes, at most a tenth of all, that are among the first by every one of these scores.
+def top_overlap(scores: Iterable[NDArray[Any]]) -> float:
+    """Share of the first hundred nodes, at most a tenth of all, that are among the first by every one of these scores.
 
     >>> top_overlap([np.arange(40.0), np.append(np.arange(38.0), [0.0, 50.0])])
     0.75
     """
-    firsts = [largest_positions(score, max(1, min(most, len(score) // 10))).tolist() for score in scores]
+    firsts = [largest_positions(score, _num_first(score)).tolist() for score in scores]
     return len(set(firsts[0]).intersection(*firsts[1:])) / max(1, len(firsts[0]))
+
+
+def is_saturated(score: NDArray[Any]) -> bool:
+    """Whether several times as many nodes have nearly the score of the first hundred: these come first by chance.
+
+    >>> is_saturated(np.arange(40.0)), is_saturated(np.minimum(np.arange(40.0), 5.0))
+    (False, True)
+    """
+    size = _num_first(score)
+    best = largest_positions(score, min(10 * size, max(3 * size, len(score) // 20), len(score)))
+    return len(best) > size and bool(score[best[size - 1]] - score[best[-1]] <= _SATURATED * abs(score[best[size - 1]]))
+
+
+def _num_first(score: NDArray[Any]) -> int:
+    return max(1, min(100, len(score) // 10))
 
 
 class Ranked(NamedTuple):

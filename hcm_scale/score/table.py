@@ -4,18 +4,10 @@
 |--------------|----------------|-------------------------------------------------------------------------------|
 | id           | as in the data | the user's id; the node's number where the data came without ids               |
 | node         | i64            | the node's number in this project                                              |
-| ahp, iv, hav | f64            | average hop prediction, its variance over the samples, both normalised and added |
-| closure      | f64            | log(1 + triangles of far edges / (degree + expected triangles / 4))            |
-| strange      | f64            | z-scored ahp and closure, added                                                |
-| context      | f64            | distance of attributes to the neighbours', as a z-score                       |
-| context_closure | f64         | log(1 + triangles of unlike nodes / (degree + expected triangles / 4))         |
-| residual     | f64            | distance of attributes to what the neighbourhood predicts                      |
-| cohesion     | f64            | log of the triangles (two sides: squares) over those that degrees lead to      |
+| ahp, ...     | f64            | the numbers of every kind of evidence, one or more columns each (`kinds/`)     |
 | score        | f64            | the evidence of all kinds added up (evidence.py)                               |
 | evidence     | string         | the kind of evidence that says most about the node; dictionary-encoded         |
-| hop_rank ... | i32            | 1 = most anomalous by this kind; ties share the middle place, rounded towards 1 |
-| alike        | f64            | how suspiciously ordinary: the lower tails of all kinds added up (evidence.py) |
-| alike_rank   | i32            | 1 = most ordinary; ties share the middle place, rounded towards 1              |
+| hop_rank ... | i32            | 1 = most anomalous by this kind; ties share the middle rank, rounded towards 1 |
 | p            | f64            | chance of a usual node to have as much evidence (threshold.py)                 |
 | flagged      | bool           | whether it stands out at the false-discovery rate `fdr` of the metadata        |
 | rank         | i64            | 1 = most anomalous by `rank_by`, ties by node number                           |
@@ -24,21 +16,18 @@
 | type         | string         | where nodes are of several types; dictionary-encoded, null for none            |
 | y, kind      | u8             | where known: 1 = anomaly; 0 normal, 1 structural, 2 attribute                  |
 
-`evidence`, the six ranks by kind (hop_rank, closure_rank, context_rank, context_closure_rank, attributes_rank,
-cohesion_rank), those of plug-ins, `alike` and its rank are present where the evidence has been added up, `p` and
-`flagged` where it has been judged. Nodes that a kind cannot tell apart, such as those without neighbours, have its
-middle rank. The schema's metadata name the score that ranks (`rank_by`), the false-discovery rate (`fdr`), which types
-of nodes are compared together (`groups`), as ranks by kind are those within a group, kinds that weigh next to nothing
-(`faint`), and words and identities of kinds that are plug-ins (`own`), each of which has a column of its number under
-its own name. Pages carry checksums, the file appears whole or not at all, and equal scores give equal bytes. A table of
-a hundred million nodes takes 16 GB, more where ids are text: threads write it a row group each, and readers that cannot
-hold it use `RankedFile`.
+`p` and `flagged` are present where the evidence has been judged. Nodes that a kind cannot tell apart, such as those
+without neighbours, have its middle rank. The schema's metadata name the score that ranks (`rank_by`), the kinds of
+evidence (`kinds`), the false-discovery rate (`fdr`), which types of nodes are compared together (`groups`), as ranks by
+kind are those within a group, kinds that weigh next to nothing (`faint`), and what is to be said of kinds that are
+plug-ins (`own`). Pages carry checksums, the file appears whole or not at all, and equal scores give equal bytes. A
+table of a hundred million nodes takes 16 GB, more where ids are text: threads write it a row group each, and readers
+that cannot hold it use `RankedFile`.
 """
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,31 +40,34 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from hcm_scale.base import files, parquet
-from hcm_scale.base.order import double_places, taker
+from hcm_scale.base.order import taker
 from hcm_scale.base.threads import prefetch, run_in_slices, share_parts
 from hcm_scale.graph.store import Graph, NodeTypes
 from hcm_scale.score import evidence
 from hcm_scale.score.evidence import Groups
+from hcm_scale.score.kinds.all import KINDS
+from hcm_scale.score.kinds.kind import Kind
+from hcm_scale.score.kinds.plugin import stored_kind, stored_parts
 from hcm_scale.score.metrics import ranking
 from hcm_scale.score.nodes import FLAG_NAMES, NodeScores
 from hcm_scale.score.threshold import Verdict
 
 FILE = "scores.parquet"
-NUMBERS = ("ahp", "iv", "hav", "closure", "strange", "context", "context_closure", "residual", "cohesion", "score")
-KIND_RANKS = tuple(f"{kind}_rank" for kind in evidence.KINDS)
-ALIKE_RANK = "alike_rank"
 _MIN_GROUP_ROWS, _MAX_GROUP_ROWS, _NUM_GROUPS = 1 << 14, 1 << 17, 64
 _BATCH_ROWS = 1 << 16
 _GROUPS_AT_ONCE = 4  # that a thread reads
 _OPTIONS: dict[str, Any] = {"compression": "zstd", "write_page_checksum": True, "write_page_index": False}
 _REQUIRED = {"node": pa.int64(), "rank": pa.int64(), "degree": pa.int64(), "flags": pa.string()}
 _WORDS = ("evidence", "type", "verdict")
-_KNOWN = (  # the types of all columns but `id` and words; taught.parquet has a few of its own
-    _REQUIRED
-    | dict.fromkeys((*NUMBERS, "alike", "p", "taught"), pa.float64())
-    | dict.fromkeys((*KIND_RANKS, ALIKE_RANK), pa.int32())
-    | {"taught_rank": pa.int64(), "flagged": pa.bool_(), "y": pa.uint8(), "kind": pa.uint8()}
-)
+_TYPES = _REQUIRED | {  # of all columns but `id`, words, and those of kinds; taught.parquet has a few of its own
+    "score": pa.float64(),
+    "p": pa.float64(),
+    "taught": pa.float64(),
+    "taught_rank": pa.int64(),
+    "flagged": pa.bool_(),
+    "y": pa.uint8(),
+    "kind": pa.uint8(),
+}
 _NULLABLE = ("type", "verdict")
 _RANGES = {"degree": (0, 2**62), "y": (0, 1), "kind": (0, 2), "p": (0.0, 1.0)}  # `node` is looked at by `check_rows`
 _MOST_GROUPS = 256
@@ -83,38 +75,27 @@ _MOST_GROUPS = 256
 # Which columns a ranked table has. `table` is a pa.Table or a RankedFile.
 
 
-def kind_rank(kind: str) -> str:
-    """Name of the column with the ranks by a kind of evidence."""
-    return f"{kind}_rank"
+def kinds_of(table: Any) -> dict[str, Kind]:
+    """The kinds of evidence that have ranks in the table, by name."""
+    return {name: kind for name, kind in legal_kinds(table.schema).items() if kind.rank_column in table.column_names}
 
 
-def has_kinds(table: Any) -> bool:
-    """Whether the table has the strongest kind of evidence and a rank by each kind."""
-    return "evidence" in table.column_names
+def legal_kinds(schema: pa.Schema) -> dict[str, Kind]:
+    """The kinds of the package and those of plug-ins, of which what the metadata say is enough."""
+    stored = json.loads((schema.metadata or {}).get(b"own", b"{}"))
+    return KINDS | {name: stored_kind(Path(FILE), name, parts) for name, parts in stored.items()}
 
 
-def own_kinds(table: Any) -> dict[str, dict[str, str]]:
-    """`words` and `identity` of every kind of evidence that is a plug-in's, by name."""
-    found: dict[str, dict[str, str]] = json.loads((table.schema.metadata or {}).get(b"own", b"{}"))
-    return found
-
-
-def kinds_of(table: Any) -> dict[str, str]:
-    """By kind of evidence, the column of the number behind it; that of a plug-in has the name of the kind."""
-    return evidence.KINDS | {kind: kind for kind in own_kinds(table)}
-
-
-def own_ranks(columns: Iterable[str]) -> list[str]:
-    """Those of the columns that are ranks by a kind of a plug-in."""
-    known = (*KIND_RANKS, ALIKE_RANK, "taught_rank")
-    return [name for name in columns if name.endswith("_rank") and name not in known]
-
-
-def check_kind_name(name: str) -> None:
-    """Raises ValueError for a name that a kind of a plug-in cannot have, as its columns would be others'."""
-    taken = {"id", *_KNOWN, *_WORDS, *evidence.KINDS, *evidence.KINDS.values()}
-    if {name, kind_rank(name)} & taken or name.endswith("_rank") or not name.isidentifier():
-        raise ValueError(f"score.evidence={name} is no name for a kind of evidence: the ranked table uses it otherwise")
+def check_kind(kind: Kind) -> None:
+    """Raises ValueError for a plug-in's kind whose columns would be others'."""
+    taken = {"id", *_TYPES, *_WORDS, *KINDS} | {
+        c for other in KINDS.values() for c in (*other.columns, other.rank_column)
+    }
+    for name in (kind.name, *kind.columns):
+        if {name, f"{name}_rank"} & taken or name.endswith("_rank") or not name.isidentifier():
+            raise ValueError(
+                f"score.evidence={name} is no name for a kind of evidence: the ranked table uses it otherwise"
+            )
 
 
 def ranked_by(table: Any) -> str:
@@ -124,15 +105,14 @@ def ranked_by(table: Any) -> str:
 
 
 def score_names(table: Any) -> list[str]:
-    """The columns that hold scores: the floating-point ones except `p` and `alike`, in table order."""
-    floats = [field.name for field in table.schema if pa.types.is_floating(field.type)]
-    return [name for name in floats if name not in ("p", "alike")]
+    """The columns that hold scores: the floating-point ones except `p`, in table order."""
+    return [field.name for field in table.schema if pa.types.is_floating(field.type) and field.name != "p"]
 
 
 def compared_types(table: Any) -> Groups | None:
     """Which types of nodes are compared together; None where all nodes are."""
-    found = (table.schema.metadata or {}).get(b"groups")
-    return None if found is None else dict(json.loads(found))
+    stored = (table.schema.metadata or {}).get(b"groups")
+    return None if stored is None else dict(json.loads(stored))
 
 
 def faint_kinds(table: Any) -> list[str]:
@@ -163,37 +143,32 @@ def row_groups(
     if np.isnan(score).any():
         raise ValueError(f"{np.count_nonzero(np.isnan(score))} of {len(score)} scores are NaN and cannot be ranked")
     order = ranking(score)
-    columns: dict[str, NDArray[Any]] = {name: getattr(scores, name) for name in NUMBERS}
-    columns |= {kind: own.values for kind, own in scores.own.items()}
-    if scores.places is not None:
-        columns |= {"evidence": _strongest(scores)}
-        columns |= dict(zip([*KIND_RANKS, *map(kind_rank, scores.own)], scores.places, strict=True))
-    if scores.places is not None and scores.alike is not None:
-        columns |= {"alike": scores.alike, ALIKE_RANK: double_places(scores.alike) >> 1}
+    assert scores.places is not None
+    assert scores.score is not None
+    columns: dict[str, NDArray[Any]] = {**scores.numbers, "score": scores.score, "evidence": _strongest(scores)}
+    columns |= {kind.rank_column: ranks for kind, ranks in zip(scores.kinds, scores.places, strict=True)}
     columns |= {} if verdict is None else {"p": verdict.p, "flagged": verdict.flagged}
     columns |= {"degree": scores.degree, "flags": scores.flags}
-    columns |= {name: known for name, known in (("y", graph.y), ("kind", graph.kind)) if known is not None}
+    columns |= {name: values for name, values in (("y", graph.y), ("kind", graph.kind)) if values is not None}
     columns |= {} if scores.types is None else {"type": scores.types.codes}
-    metadata = {"rank_by": rank_by} | ({} if verdict is None else {"fdr": str(verdict.rate)})
+    metadata = {"rank_by": rank_by, "kinds": ",".join(kind.name for kind in scores.kinds)}
+    metadata |= {} if verdict is None else {"fdr": str(verdict.rate)}
     metadata |= {} if scores.groups is None else {"groups": json.dumps([*scores.groups.items()])}
-    faint = evidence.faint_kinds(scores.trust) if scores.places is not None else ()
-    metadata |= {"faint": ",".join(faint)} if faint else {}
-    about = {kind: {"words": own.words, "identity": own.identity} for kind, own in scores.own.items()}
-    metadata |= {"own": json.dumps(about)} if about else {}
+    metadata |= {"faint": ",".join(scores.faint)} if scores.faint else {}
+    own = {kind.name: stored_parts(kind) for kind in scores.kinds if kind.identity}
+    metadata |= {"own": json.dumps(own)} if own else {}
     size = size or group_rows(len(order))
     starts, take = range(0, len(order) or 1, size), taker(columns)
-    return [partial(_rows, graph, scores.types, take, order, slice(at, at + size), metadata) for at in starts]
+    return [partial(_rows, graph, scores, take, order, slice(at, at + size), metadata) for at in starts]
 
 
 def _strongest(scores: NodeScores) -> NDArray[np.int8]:
     """The kind that says most about every node, of ranks within groups of types where there are any."""
     assert scores.places is not None
-    names = evidence.faint_kinds(scores.trust), [*evidence.KINDS, *scores.own]
-    if not (groups := scores.of_groups()):
-        return evidence.strongest(scores.places, scores.has_neighbors, *names)
-    out = np.empty(len(scores.degree), np.int8)
-    for nodes in groups:
-        out[nodes] = evidence.strongest(scores.places[:, nodes], scores.has_neighbors[nodes], *names)
+    out, kinds = np.empty(len(scores.degree), np.int8), (scores.kinds, scores.faint)
+    every: list[Any] = [slice(None)]
+    for nodes in scores.of_groups() or every:
+        out[nodes] = evidence.strongest(scores.places[:, nodes], scores.has_neighbors[nodes], *kinds)
     return out
 
 
@@ -208,15 +183,14 @@ def group_rows(num_nodes: int) -> int:
 
 def _rows(
     graph: Graph,
-    types: NodeTypes | None,
+    scores: NodeScores,
     take: Callable[[NDArray[np.int64]], dict[str, NDArray[Any]]],
     order: NDArray[np.int64],
     places: slice,
     metadata: dict[str, str],
 ) -> pa.Table:
     """The rows of the nodes at these places of the ranking: their rank stands before their degree."""
-    nodes = order[places]
-    names = pa.array([*evidence.KINDS, *json.loads(metadata.get("own", "{}"))])
+    nodes, types, names = order[places], scores.types, pa.array([kind.name for kind in scores.kinds])
     encode: dict[str, Callable[..., pa.Array]] = {
         "flags": _flag_text,
         "type": types.encode if types else pa.array,
@@ -284,8 +258,8 @@ def _open(path: Path, metadata: pq.FileMetaData | None = None) -> Iterator[pq.Pa
     Without `pre_buffer`, which would hold the whole file beside the table and is no faster. Not `pq.read_table`, which
     spends a quarter of a second importing Arrow's data sets and pandas.
     """
-    how: Any = {"page_checksum_verification": True, "pre_buffer": False}
-    with files.naming_damage(path), pq.ParquetFile(path, metadata=metadata, **how) as file:
+    options: Any = {"page_checksum_verification": True, "pre_buffer": False}
+    with files.naming_damage(path), pq.ParquetFile(path, metadata=metadata, **options) as file:
         _check_schema(file.schema_arrow)
         yield file
 
@@ -294,21 +268,23 @@ def _check_schema(schema: pa.Schema) -> None:
     """ValueError where columns or metadata are none of a ranked table's."""
     if "id" not in schema.names or len({*schema.names}) != len(schema.names):
         raise ValueError("its columns, id among them, are not each there once")
-    own = json.loads((schema.metadata or {}).get(b"own", b"{}"))
-    for name, about in own.items():
-        check_kind_name(name)
-        files.check_types(Path(FILE), about, {"words": str, "identity": str})
-        if not {name, kind_rank(name)} <= {*schema.names}:
-            raise ValueError(f"it has no columns of its kind of evidence {name:.60}")
-    known = _KNOWN | {kind_rank(name): pa.int32() for name in own}
-    for name, kind in zip(schema.names, schema.types, strict=True):
-        is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    kinds, stored = legal_kinds(schema), (schema.metadata or {}).get(b"kinds", b"").decode().split(",")
+    for name, kind in kinds.items():
+        is_stored = KINDS.get(name) is not kind
+        if is_stored:
+            check_kind(kind)
+        missing = {*kind.columns, kind.rank_column} - {*schema.names}
+        if missing and (is_stored or name in stored or kind.rank_column in schema.names):
+            raise ValueError(f"it has no column {min(missing):.60} of its kind of evidence {name:.60}")
+    types = _TYPES | {kind.rank_column: pa.int32() for kind in kinds.values()}
+    for name, has_type in zip(schema.names, schema.types, strict=True):
+        is_text = pa.types.is_string(has_type) or pa.types.is_large_string(has_type)
         if name in _WORDS:
-            is_legal = is_text or (pa.types.is_dictionary(kind) and pa.types.is_string(kind.value_type))
+            is_legal = is_text or (pa.types.is_dictionary(has_type) and pa.types.is_string(has_type.value_type))
         else:
-            is_legal = is_text or kind == pa.int64() if name == "id" else known.get(name, pa.float64()) == kind
+            is_legal = is_text or has_type == pa.int64() if name == "id" else types.get(name, pa.float64()) == has_type
         if not is_legal:
-            raise ValueError(f"its column {name:.60} is {kind}, not {known.get(name, 'one that it may have')}")
+            raise ValueError(f"its column {name:.60} is {has_type}, not {types.get(name, 'one that it may have')}")
     metadata = schema.metadata or {}
     if not 0.0 <= float(metadata.get(b"fdr", 0.0)) <= 1.0:
         raise ValueError(f"its false-discovery rate is {metadata[b'fdr']!r}")
@@ -327,8 +303,8 @@ def _checked(rows: Any, num_rows: int) -> Any:
         for part in parts if not pa.types.is_primitive(column.type) else ():
             part.validate(full=True)
             words = part.dictionary.to_pylist() if pa.types.is_dictionary(part.type) else []
-            if name == "evidence" and not {*words} <= {*kinds_of(rows)}:
-                raise ValueError(f"its column {name} holds {words!r:.60}; legal are {', '.join(kinds_of(rows))}")
+            if name == "evidence" and not {*words} <= {*(legal := legal_kinds(rows.schema))}:
+                raise ValueError(f"its column {name} holds {words!r:.60}; legal are {', '.join(legal)}")
         low, high = _RANGES.get(name, (1, num_rows) if name.endswith("rank") else (None, None))
         if low is not None and len(column):
             least, most = pc.min_max(column).as_py().values()
@@ -343,8 +319,8 @@ def read_scores(path: Path, columns: Collection[str] | None = None) -> pa.Table:
     Threads decode some row groups each; numbers into their stretch of one array a column, which numpy takes as it is.
     """
     with _open(path) as file:
-        known, starts = file.schema_arrow, _group_starts(file.metadata)
-        schema = pa.schema([entry for entry in known if columns is None or entry.name in columns], known.metadata)
+        whole, starts = file.schema_arrow, _group_starts(file.metadata)
+        schema = pa.schema([entry for entry in whole if columns is None or entry.name in columns], whole.metadata)
         plain = [entry for entry in schema if pa.types.is_primitive(entry.type) and entry.type != pa.bool_()]
         numbers = {entry.name: np.empty(starts[-1], entry.type.to_pandas_dtype()) for entry in plain}
         others: dict[int, pa.Table] = {}
@@ -408,35 +384,38 @@ class RankedFile:
 
     def take(self, rows: NDArray[np.int64], columns: list[str]) -> pa.Table:
         """Rows by number, in the order given; batches after the last wanted one of a row group are not read."""
-        found, order = [], np.sort(rows)
+        batches, order = [], np.sort(rows)
         for group in np.unique(np.searchsorted(self._starts, rows, side="right") - 1).tolist():
             last = order[order < self._starts[group + 1]].max()
             for first, batch in self.batches(columns, [group]):
                 inside = order[(order >= first) & (order < first + batch.num_rows)] - first
                 if len(inside):
-                    found.append(batch.take(pa.array(inside)))
+                    batches.append(batch.take(pa.array(inside)))
                 if first + batch.num_rows > last:
                     break
-        places = np.argsort(np.argsort(rows, kind="stable"), kind="stable")
+        order_of = np.argsort(np.argsort(rows, kind="stable"), kind="stable")
         schema = pa.schema([self.schema.field(name) for name in columns], self.schema.metadata)
-        return pa.Table.from_batches(found, schema).take(pa.array(places))
+        return pa.Table.from_batches(batches, schema).take(pa.array(order_of))
 
 
 def check_ranked(path: Path, ranked: Any, num_nodes: int, numbers: Iterable[str] = ()) -> None:
     """Raises FolderError unless the table, in memory or on disk, has one row for each of the graph's nodes.
 
-    `numbers` are scores that it must have besides the one that ranks.
+    `numbers` are columns that it must have besides the one that ranks.
     """
-    check_rows(path, ranked, num_nodes, _REQUIRED | {name: _KNOWN[name] for name in (ranked_by(ranked), *numbers)})
+    wanted = _REQUIRED | {name: _TYPES.get(name, pa.float64()) for name in (ranked_by(ranked), "score", *numbers)}
+    check_rows(path, ranked, num_nodes, wanted)
+    if "evidence" not in ranked.column_names or not kinds_of(ranked):
+        raise files.FolderError(f"{path} is damaged: it has no ranks by kind of evidence")
 
 
 def check_rows(path: Path, ranked: Any, num_nodes: int, columns: Mapping[str, pa.DataType]) -> None:
     """Raises FolderError unless a table has these columns, `node` among them, and one row for each of the nodes."""
-    found = {entry.name: entry.type for entry in ranked.schema}
+    types = {entry.name: entry.type for entry in ranked.schema}
     for name, wanted in columns.items():
-        if found.get(name) != wanted:
+        if types.get(name) != wanted:
             raise files.FolderError(
-                f"{path} is damaged: its column {name} is {found.get(name, 'missing')}, not {wanted}"
+                f"{path} is damaged: its column {name} is {types.get(name, 'missing')}, not {wanted}"
             )
     if ranked.num_rows != max(1, num_nodes):
         raise files.FolderError(f"{path} is damaged: {ranked.num_rows:,} rows for the {num_nodes:,} nodes of the graph")
@@ -460,21 +439,21 @@ def node_scores(table: pa.Table) -> NodeScores:
         out[node] = values
         return out
 
-    left_out = {"flags", "places", "types", "groups", "trust", "own"} | {"alike"} - {*table.column_names}
-    names = [entry.name for entry in fields(NodeScores) if entry.name not in left_out]
-    numbers: dict[str, Any] = {name: in_order(table[name].to_numpy()) for name in names}
-    places = (
-        np.stack([in_order(table[name].to_numpy()) for name in map(kind_rank, kinds_of(table))])
-        if KIND_RANKS[0] in table.column_names
-        else None
-    )
+    kinds = tuple(kinds_of(table).values())
+    columns = [column for kind in kinds for column in kind.columns]
+    numbers = {name: in_order(table[name].to_numpy()) for name in (*columns, "score", "degree")}
+    places = np.stack([in_order(table[kind.rank_column].to_numpy()) for kind in kinds])
     flags = table["flags"].combine_chunks().dictionary_encode()
     bits = [
         sum(1 << FLAG_NAMES.index(name) for name in text.split(",") if name) for text in flags.dictionary.to_pylist()
     ]
-    numbers["flags"] = in_order(np.array(bits, np.uint8)[flags.indices.to_numpy()])
-    types = NodeTypes.of(table["type"].take(pa.array(np.argsort(node)))) if "type" in table.column_names else None
-    own = {
-        kind: evidence.OwnKind(in_order(table[kind].to_numpy()), **about) for kind, about in own_kinds(table).items()
-    }
-    return NodeScores(**numbers, places=places, types=types, groups=compared_types(table), own=own)
+    return NodeScores(
+        kinds,
+        {name: numbers[name] for name in columns},
+        numbers["degree"],
+        in_order(np.array(bits, np.uint8)[flags.indices.to_numpy()]),
+        types=NodeTypes.of(table["type"].take(pa.array(np.argsort(node)))) if "type" in table.column_names else None,
+        groups=compared_types(table),
+        score=numbers["score"],
+        places=places,
+    )

@@ -9,7 +9,8 @@ of its kind, which anomalies, being few, do not move:
    the 40 and the 80 % quantile of the sums, which a tenth of anomalies hardly bends, and the tail beyond is p.
    Nodes without neighbours, of which attributes alone say something, are compared with each other, and nodes of
    several types each with its own.
-3. A silent kind (cohesion) is a test of its own: the smaller p of the two counts, doubled (Bonferroni).
+3. A kind of which the tail alone counts is a test of its own: the smallest p of all tests counts, times their number
+   (Bonferroni).
 4. Benjamini and Hochberg: the k nodes of smallest p are flagged, for the largest k with p_(k) <= rate * k / n.
 
 Where a graph is scored by a model of another, the bulk is that of the other graph: p then says how usual a node would
@@ -45,9 +46,10 @@ def judge(sums: Sums, rate: float) -> Verdict:
     """p-values and flags of all nodes from their summed surprises (`weigh_evidence`).
 
     >>> from hcm_scale.score.evidence import KindNumbers, weigh_evidence
+    >>> from hcm_scale.score.kinds.closure import CLOSURE
     >>> numbers = np.append(-np.log(np.linspace(1.0, 0.001, 1000)), [30.0, 40.0])
-    >>> found = judge(weigh_evidence(KindNumbers({"closure": numbers}, np.ones(1002, bool))).sums, 0.1)
-    >>> np.flatnonzero(found.flagged).tolist()
+    >>> verdict = judge(weigh_evidence(KindNumbers({CLOSURE: numbers}, np.ones(1002, bool))).sums, 0.1)
+    >>> np.flatnonzero(verdict.flagged).tolist()
     [1000, 1001]
     """
     p = _p_values(sums)
@@ -55,17 +57,19 @@ def judge(sums: Sums, rate: float) -> Verdict:
 
 
 def _p_values(sums: Sums) -> Values:
-    """P(a normal node has as much evidence), (n,): by the sum, or by a silent kind alone."""
+    """P(a normal node has as much evidence), (n,): by the sum, or by a tail alone."""
     if sums.parts:
         p = np.empty(len(sums.total))
         for nodes, part in sums.parts:
             p[nodes] = _p_values(part)
         return p
-    p, alone = _p_among_like(sums), sums.alone
+    p, alone, num_tests = _p_among_like(sums), sums.alone, 1.0 + sums.num_alone
     if alone is not None:
-        run_in_slices(
-            len(p), lambda part: np.clip(2.0 * np.minimum(p[part], np.exp(-alone[part])), LEAST_P, 1.0, out=p[part])
-        )
+
+        def least(part: slice) -> None:
+            np.clip(num_tests * np.minimum(p[part], np.exp(-alone[part])), LEAST_P, 1.0, out=p[part])
+
+        run_in_slices(len(p), least)
     return p
 
 
@@ -73,9 +77,9 @@ def _p_among_like(sums: Sums) -> Values:
     """P(a normal node's surprises add up to as much), (n,), among nodes that have neighbours, or none, as it has."""
     usual = sums.usual
     if sums.has_neighbors.all():
-        return _sum_p(sums.total, sums.num_telling, None if usual is None else usual.total[usual.has_neighbors])
+        return _sum_p(sums.total, sums.num_informative, None if usual is None else usual.total[usual.has_neighbors])
     p = np.empty(len(sums.total))
-    for linked, num_kinds in ((True, sums.num_telling), (False, 1)):
+    for linked, num_kinds in ((True, sums.num_informative), (False, 1)):
         group = sums.has_neighbors == linked
         others = None if usual is None else usual.total[usual.has_neighbors == linked]
         if linked or (np.count_nonzero(group) if others is None else len(others)) >= FEW or group.all():

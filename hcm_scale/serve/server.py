@@ -41,7 +41,7 @@ from hcm_scale.edges.strange import StrangeEdges
 from hcm_scale.report import sections
 from hcm_scale.report.card import card, num_rings
 from hcm_scale.report.page import PAGE_ROWS, policy, templates
-from hcm_scale.report.wording import TERMS, reasons_of
+from hcm_scale.report.wording import kind_words, reasons_of, terms
 from hcm_scale.report.write import stream_csv
 from hcm_scale.review import teach, verdicts
 from hcm_scale.run.finished import FinishedRun
@@ -76,12 +76,11 @@ class Views:
         self.graph, self.ranked, self.identity = run.graph, run.ranked, run.identity
         _ = run.purified, run.hops  # a damaged run is refused before it is served
         names, scores = self.ranked.column_names, table.score_names(self.ranked)
-        self.ranked_by, self.has_kinds = table.ranked_by(self.ranked), table.has_kinds(self.ranked)
-        self.scores = sections.listed_scores(scores, self.ranked_by, self.has_kinds)
-        self.read = [name for name in names if name not in scores or name in self.scores]
+        self.ranked_by, self.words = table.ranked_by(self.ranked), kind_words(table.kinds_of(self.ranked))
+        self.read = [name for name in names if name not in scores or name == self.ranked_by]
         self.types = [name for name in table.compared_types(self.ranked) or () if name is not None]
         listed = [*names, "reason", *(["label"] if "y" in names else [])]
-        self.columns = sections.ranking_columns(listed, self.scores, self.types)
+        self.columns = sections.ranking_columns(listed, self.ranked_by, self.words, self.types)
         self.columns.insert(2, {"key": "verdict", "name": "Verdict", "kind": "verdict", "help": "given by people"})
         self.sortable = [column["key"] for column in self.columns if column["kind"] not in ("text", "words", "verdict")]
         self.highest = self.ranked.slice(0, 1)[self.ranked_by].to_pylist()
@@ -106,7 +105,7 @@ class Views:
             columns=[*columns[:3], *([_TAUGHT] if taught else []), *columns[3:]],
             unwritable="" if os.access(self.run_dir, os.W_OK) else str(self.run_dir),
             taught=taught and taught[0].partition("\n\n"),
-            terms=TERMS,
+            terms=terms(self.words),
             **allowed,
         )
         return text, policy(**allowed) + "; connect-src 'self'; frame-ancestors 'none'"
@@ -122,7 +121,7 @@ class Views:
         by = taught[1] if taught and sort == _TAUGHT["key"] else sort
         rows, total = find_rows(self.ranked, self.filter(asked), by, down, first, PAGE_ROWS)
         taken = self.ranked.take(rows, self.read)
-        shown = sections.ranking_values(taken, self.scores)
+        shown = sections.ranking_values(taken, self.ranked_by)
         with self._lock:
             shown["reason"] = reasons_of(self.run.evidence, taken["node"].to_pylist())
         shown["id"] = [str(value) for value in shown["id"]]  # a script would round large numbers
@@ -134,8 +133,8 @@ class Views:
     def filter(self, asked: dict[str, str]) -> Filter:
         """The filter that a query asks for."""
         kind, flagged = asked.get("kind", ""), asked.get("flagged") == "true"
-        if kind and (kind not in (legal := table.kinds_of(self.ranked)) or not self.has_kinds):
-            raise ValueError(f"kind={kind} is not legal; legal are {', '.join(legal)}, where kinds are kept apart")
+        if kind and kind not in self.words:
+            raise ValueError(f"kind={kind} is not legal; legal are {', '.join(self.words)}")
         if flagged and "flagged" not in self.ranked.column_names:
             raise ValueError("flagged=true is not legal: this run has no flags")
         if (node_type := asked.get("type", "")) and node_type not in self.types:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 import hcm_scale
 from hcm_scale import shards
 from hcm_scale.base import files
+from hcm_scale.base.text import clip, p_text
 from hcm_scale.base.threads import num_cores
 from hcm_scale.edges.strange import CountRows, edges_of_report
 from hcm_scale.features.purify import attribute_signal, attribute_trust
@@ -31,12 +32,12 @@ from hcm_scale.graph.size import Size
 from hcm_scale.report import wording
 from hcm_scale.report.explain import label_of
 from hcm_scale.report.groups import FIRST, groups, num_first
-from hcm_scale.report.reasons import first_by_kind, kind_shares, kind_title
-from hcm_scale.report.wording import clip, found_text, group_text, p_text, score_title
-from hcm_scale.report.write import FORMAT, write_report
+from hcm_scale.report.reasons import first_by_kind, kind_shares
+from hcm_scale.report.wording import found_text, group_text, score_title
+from hcm_scale.report.write import FORMAT, AboutRun, ScoredGraph, write_report
 from hcm_scale.score import table
 from hcm_scale.score.edges import open_hops
-from hcm_scale.score.table import FILE, RankedFile, ranked_by
+from hcm_scale.score.table import FILE, RankedFile, kinds_of, ranked_by
 from hcm_scale.stages.drift import read_drift
 from hcm_scale.stages.score import FORMAT as SCORES_FORMAT
 from hcm_scale.stages.score import KIND, TYPES, open_scores
@@ -63,7 +64,6 @@ def report(
     labels: Path | str | None = None,
     features: Mapping[str, Any] | None = None,
     drift: Path | None = None,
-    convergence: Mapping[str, Any] | None = None,
     stages: Sequence[Mapping[str, Any]] = (),
     csv: bool = False,
     ranks_edges: bool = True,
@@ -73,45 +73,36 @@ def report(
 
     `graph` is the graph with the user's own attributes, `scores` the folder of the score stage, `x` the features. `run`
     says what ran (name, seed, command); samples, version, date and hardware are filled in. `features` is the record
-    of the purify stage, `drift` the folder of that stage, `convergence` what `stages.convergence.diagnose` returns;
-    `ranks_edges` and `count_rows` are those of `edges_of_report`.
+    of the purify stage, `drift` the folder of that stage; `ranks_edges`, `count_rows` are those of `edges_of_report`.
     """
     edge_mean, edge_var = open_hops(Path(scores), graph.num_edges)
-    found = found_by(Path(scores))
+    facts = found_by(Path(scores))
     records = () if metrics is None else read_records(Path(metrics))
     counts = dict.fromkeys(("counts", "stored"), list[int] | None)
     labelled = None if labels is None else files.read_manifest(Path(labels), shards.KIND, shards.FORMAT, types=counts)
     num_lonely = graph.num_nodes - int(np.count_nonzero(np.diff(graph.indptr)))
     signal, ranked = attribute_signal(graph, x), _open_ranked(Path(scores), graph)
     trust = 1.0 if x is None else attribute_trust(graph.indptr, graph.indices, x)
-    weak = wording.weak_attributes_text(signal, lambda: kind_shares(ranked, trust))
-    others = wording.unstable_text(found.get("stability")), wording.lonely_text(num_lonely, graph.num_nodes)
+    weak = wording.weak_attributes_text(signal, kinds_of(ranked), lambda: kind_shares(ranked, trust))
+    others = wording.unstable_text(facts.get("stability")), wording.lonely_text(num_lonely, graph.num_nodes)
     ties = wording.ties_text(ranked.slice(0, FIRST)[ranked_by(ranked)].to_numpy())
     hints = [hint for hint in (weak, *others, ties) if hint]
     moved = None if drift is None else read_drift(drift)
     for hint in hints:
         log.warning("%s", hint)
-    return write_report(
-        out,
-        run=report_facts() | {"num_samples": found.get("num_samples")} | dict(run),
-        scores=Path(scores) / table.FILE,
-        graph=graph,
-        purified=purified,
-        edge_mean=edge_mean,
-        edge_var=edge_var,
-        x=x,
-        found=found,
+    about = AboutRun(
+        run=report_facts() | {"num_samples": facts.get("num_samples")} | dict(run),
+        found=facts,
         records=records,
         labels=labelled,
         features=features,
         notes=hints if moved is None else [*hints, f"Drift: {moved['line']}."],
         drift=moved,
-        convergence=convergence,
         stages=stages,
-        top=NUM_EXPLAINED,
-        csv=csv,
-        strange_edges=partial(edges_of_report, ranks=ranks_edges, count_rows=count_rows),
     )
+    scored = ScoredGraph(Path(scores) / table.FILE, graph, purified, edge_mean, edge_var, x)
+    edges = partial(edges_of_report, ranks=ranks_edges, count_rows=count_rows)
+    return write_report(out, scored, about, top=NUM_EXPLAINED, csv=csv, strange_edges=edges)
 
 
 def ranks_edges_fast(graph: Graph) -> bool:
@@ -214,16 +205,16 @@ def _list(scores: Path, graph: Graph) -> str:
 
 
 def _strangest(table: pa.Table) -> str:
-    by = ranked_by(table)
+    by, kinds = ranked_by(table), kinds_of(table)
     has_p, has_flag, has_y = (name in table.column_names for name in ("p", "flagged", "y"))
     last = f"{'           p' if has_p else ''}{'   known as' if has_y else ''}"
     lines = [f"rank  id                      {score_title(by):>10}   {'stands out by':<39}degree{last}"]
     for row in table.slice(0, _TOP).to_pylist():
-        known = [label_of(row.get("y"), row.get("kind")) or "", "flagged" if has_flag and row["flagged"] else ""]
-        kind = kind_title(row["evidence"]) if row.get("evidence") else ""
+        notes = [label_of(row.get("y"), row.get("kind")) or "", "flagged" if has_flag and row["flagged"] else ""]
+        kind = kinds[row["evidence"]].full_title
         p = f"{p_text(row['p']):>12}" if has_p else ""
-        place = f"{row['rank']:>4}  {clip(row['id'], 24):<24}{row[by]:>10.2f}   {kind:<39}{row['degree']:>6,}"
-        lines.append(f"{place}{p}   {', '.join(filter(None, known))}".rstrip())
+        line = f"{row['rank']:>4}  {clip(row['id'], 24):<24}{row[by]:>10.2f}   {kind:<39}{row['degree']:>6,}"
+        lines.append(f"{line}{p}   {', '.join(filter(None, notes))}".rstrip())
     return "\n".join(lines)
 
 
@@ -238,9 +229,9 @@ def _groups(graph: Graph, first: pa.Table) -> str:
 
 
 def _heads(graph: Graph, ranked: RankedFile) -> str:
-    lines = []
+    lines, kinds = [], kinds_of(ranked)
     for kind, rows in first_by_kind(graph, ranked, _HEAD).items():
-        lines.append(f"  {kind_title(kind):<42}" + ", ".join(clip(row["id"], 24) for row in rows))
+        lines.append(f"  {kinds[kind].full_title:<42}" + ", ".join(clip(row["id"], 24) for row in rows))
     return "\n".join(["the first by each kind", *lines]) if lines else ""
 
 
@@ -250,7 +241,7 @@ def _quality(scores: Path) -> str:
         return ""
     lines = []
     for by, numbers in made.metrics.items():
-        kinds = ", ".join(f"{kind} {found['roc_auc']:.3f}" for kind, found in numbers.get("by_kind", {}).items())
+        kinds = ", ".join(f"{kind} {of_kind['roc_auc']:.3f}" for kind, of_kind in numbers.get("by_kind", {}).items())
         mark = "  <- ranks the list" if by == made.rank_by else ""
         lines.append(f"ROC-AUC by {by:<8}{numbers['roc_auc']:.3f}{f'  ({kinds})' if kinds else ''}{mark}")
     return "\n".join(lines)

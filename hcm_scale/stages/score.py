@@ -17,7 +17,7 @@ unless they are on disk, and a chunk; then 4 bytes an edge, thirteen numbers a n
 
 import logging
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -35,10 +35,8 @@ from hcm_scale import plugins
 from hcm_scale.base import files
 from hcm_scale.base.files import hash_files, read_tensors
 from hcm_scale.base.names import RANKINGS
-from hcm_scale.base.npy import read_only
-from hcm_scale.base.threads import run_concurrently, run_in_slices
+from hcm_scale.base.threads import run_concurrently
 from hcm_scale.features.auto import sample
-from hcm_scale.features.purify import edge_similarity
 from hcm_scale.graph import Graph
 from hcm_scale.graph.check import NO_TYPE
 from hcm_scale.graph.lookup import two_sides
@@ -47,22 +45,26 @@ from hcm_scale.graph.store import NodeTypes
 from hcm_scale.model import CHUNK_ROWS
 from hcm_scale.ranks.world import ALONE, World
 from hcm_scale.score import metrics, nodes, table
-from hcm_scale.score.calibration import ContextScale, Scale, scale_from_bytes, scale_to_bytes
-from hcm_scale.score.closure import far_cut
+from hcm_scale.score.calibration import scale_from_bytes, scale_to_bytes
 from hcm_scale.score.edge_index import EdgeIndex, edge_index
 from hcm_scale.score.edges import MEAN_FILE, VAR_FILE, EdgeHops, Hop, open_hops, save_hops
-from hcm_scale.score.evidence import FEW, OwnKind, type_groups
-from hcm_scale.score.residual import CHUNK_ROWS as RESIDUAL_ROWS
+from hcm_scale.score.evidence import FEW, type_groups
+from hcm_scale.score.kinds.all import KINDS
+from hcm_scale.score.kinds.attributes import CHUNK_ROWS as RESIDUAL_ROWS
+from hcm_scale.score.kinds.inputs import STORED, KindInputs, NodeHops
+from hcm_scale.score.kinds.kind import Kind, Values
+from hcm_scale.score.kinds.plugin import kind_of_plugin
 from hcm_scale.stages.drift import drift
 from hcm_scale.stages.edges import Predicted, View, chunk_of, has_room, predict_views, sharings_of
 
 KIND = "hcm_scale scores"
-FORMAT = 11
+FORMAT = 12
 SCALE_FILE = "scale.safetensors"
 log = logging.getLogger(__name__)
 _MIN_CYCLES = 100  # chance makes all even in one graph of 2^100
 TYPES = {"num_samples": int, "rank_by": str, "metrics": dict[str, Any] | None, "fdr": float, "num_flagged": int}
 TYPES |= {"stability": float | None, "files": dict[str, str]}
+_TRENDS = ("ahp", "strange")  # rankings by hops alone
 _IN_MANIFEST = ("num_samples", "rank_by", "metrics", "fdr", "num_flagged", "stability")
 
 
@@ -81,9 +83,9 @@ class ScoreResult:
     def table(self) -> pa.Table:
         """The ranked table; FolderError where it is none that this stage writes."""
         path = self.folder / table.FILE
-        found = table.read_scores(path)
-        table.check_ranked(path, found, found.num_rows, (*table.NUMBERS, "p", "flagged"))
-        return found
+        ranked = table.read_scores(path)
+        table.check_ranked(path, ranked, ranked.num_rows, ("p", "flagged"))
+        return ranked
 
     def edges(self) -> EdgeHops:
         """Mean and variance of every edge's predicted hop, as they are stored; NaN where an edge was not scored."""
@@ -101,15 +103,16 @@ class Reference(NamedTuple):
     """The scores of another graph, and what they were measured by."""
 
     nodes: nodes.NodeScores
-    scale: Scale
+    scale: Mapping[str, Values]
 
 
 def open_reference(folder: Path) -> Reference:
     """A finished folder of scores, to measure those of another graph by."""
-    scale = read_tensors(folder / SCALE_FILE, scale_from_bytes)
     path, ranked = folder / table.FILE, open_scores(folder).table()
+    legal = {name: is_legal for kind in table.kinds_of(ranked).values() for name, is_legal in kind.stored.items()}
+    scale = read_tensors(folder / SCALE_FILE, partial(scale_from_bytes, legal=STORED | legal))
     with files.naming_damage(path):  # of flags and ranks by kind
-        return Reference(replace(table.node_scores(ranked), trust=scale.context.trust), scale)
+        return Reference(replace(table.node_scores(ranked), trust=float(scale["trust"][0])), scale)
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,7 @@ def score(
     views: Sequence[View],
     out: Path,
     *,
-    how: Scoring,
+    options: Scoring,
     features: NDArray[np.float32],
     propagated: bool,
     seed: int,
@@ -140,41 +143,57 @@ def score(
     device: str,
     world: World = ALONE,
     chunk_rows: int = CHUNK_ROWS,
-    like: Reference | None = None,
+    reference: Reference | None = None,
 ) -> ScoreResult:
     """Scores every node of `graph`, the original one, into the folder `out`.
 
     `features` are X, (n, q); the inputs of the views are Â X where `propagated`. `seed` decides which neighbours are
-    scored where `how.max_neighbors` bounds them, nothing else. Where there are several ranks each calls this. `like`
-    are the scores of the graph that the samples are of, if it is another.
+    scored where `options.max_neighbors` bounds them, nothing else. Where there are several ranks each calls this.
+    `reference` are the scores of the graph that the samples are of, if it is another.
     """
     for view in views:
         _check_view(graph, view)
     if not has_room(views, device, propagated, world):
-        log.warning("scores: no GPU memory for x and an embedding of %s nodes: the cores score", f"{graph.num_nodes:,}")
-        device, how = "cpu", replace(how, precision="auto")
+        nodes_text = f"{graph.num_nodes:,}"
+        log.warning("scores: no GPU memory for x and an embedding of %s nodes: scoring on the CPU", nodes_text)
+        device, options = "cpu", replace(options, precision="auto")
     if graph.directed and world.leads:
-        log.warning("scores: graph.directed=true counts no far triangles: closure and context_closure tell nothing")
-    edges = edge_index(graph.indptr, graph.indices, directed=graph.directed, max_neighbors=how.max_neighbors, seed=seed)
+        log.warning("scores: graph.directed=true counts no triangles of far edges, nor of unlike nodes")
+    bound: Any = {"max_neighbors": options.max_neighbors, "seed": seed}
+    edges = edge_index(graph.indptr, graph.indices, directed=graph.directed, **bound)
     sharings = sharings_of(views, out, chunk_of(chunk_edges, device), state == "disk", device, world)
     predict = partial(
         predict_views,
         edges,
         views,
         sharings,
-        hop=how.hop,
-        trim=how.trim,
-        precision=how.precision,
+        hop=options.hop,
+        trim=options.trim,
+        precision=options.precision,
         propagated=propagated,
         chunk_rows=chunk_rows,
     )
-    compute = partial(_score_attributes, graph, edges, features, how, like, device) if world.leads else None
-    found, attributes = _predict_and_compute(device, predict, compute)
-    if found is not None and attributes is not None:
-        typed = replace(graph, node_types=graph.node_types or _sides(graph, features))
+    inputs = KindInputs(
+        graph,
+        replace(edges, limit=edges.limit[:0]),
+        features,
+        options.far_share,
+        device,
+        None if reference is None else reference.scale,
+        first_without_attributes=_first_without_attributes(graph),
+    )
+    kinds = kinds_for(inputs, options.evidence, reference)
+    compute = partial(_numbers_without_hops, kinds, inputs) if world.leads else None
+    predicted, numbers = _predict_and_compute(device, predict, compute)
+    if predicted is not None and numbers is not None:
+        inputs.hops = NodeHops(predicted.hops.mean, predicted.ahp, predicted.iv, predicted.view_ahp)
+        types = graph.node_types or _sides(graph, features)
         num_samples = sum(len(view.samples) for view in views)
-        _write(out, typed, edges, found, attributes, how, like=like, num_samples=num_samples, device=device)
-    del found  # before its files are removed
+        typed = replace(graph, node_types=types)
+        rank = partial(_rank, kinds, numbers, inputs, edges, types, reference)
+        _write(out, typed, inputs, predicted.hops, rank, options, num_samples, reference)
+        del rank
+    del predicted, inputs, numbers, compute  # before files that they map are removed
     for sharing in sharings:
         sharing.clear()
         if world.leads and sharing.folder != out:
@@ -183,72 +202,51 @@ def score(
     return open_scores(out)
 
 
-Attributes = tuple[nodes.AttributeScores, ContextScale]
+def kinds_for(
+    inputs: KindInputs, identities: Sequence[str] = (), reference: Reference | None = None
+) -> tuple[Kind, ...]:
+    """The kinds of evidence that a graph has anything for, and those of plug-ins."""
+    own = [kind_of_plugin(identity, plugins.load("evidence", identity)) for identity in identities]
+    for kind in own:
+        table.check_kind(kind)
+    kinds = tuple(kind for kind in (*KINDS.values(), *own) if kind.applies(inputs))
+    if reference is not None:
+        had, has = ({kind.identity or kind.name for kind in some} for some in (reference.nodes.kinds, kinds))
+        if had != has:
+            before, now = (", ".join(sorted(some)) for some in (had - has, has - had))
+            raise ValueError(f"score.evidence={now or 'none'} differs from that of the trained run, {before or 'none'}")
+    return kinds
+
+
+Numbers = dict[str, Values]
 
 
 def _predict_and_compute(
-    device: str, predict: Callable[[], Predicted | None], compute: Callable[[], Attributes] | None
-) -> tuple[Predicted | None, Attributes | None]:
+    device: str, predict: Callable[[], Predicted | None], compute: Callable[[], Numbers] | None
+) -> tuple[Predicted | None, Numbers | None]:
     """Both results; while a GPU predicts, the cores compute what needs no prediction, all but very many triangles."""
     if compute is None:
         return predict(), None
     if torch.device(device).type == "cpu":
-        attributes = compute()  # first, as the time left is told of what predicts
-        return predict(), attributes
+        numbers = compute()  # first, as the time left is told of what predicts
+        return predict(), numbers
     predicted, computed = run_concurrently([predict, compute])
-    return cast(Predicted, predicted), cast(Attributes, computed)
+    return cast(Predicted, predicted), cast(Numbers, computed)
 
 
-def _score_attributes(
-    graph: Graph, edges: EdgeIndex, features: NDArray[np.float32], how: Scoring, like: Reference | None, device: str
-) -> Attributes:
-    """What attributes say about the nodes, and what it is measured by; 4 bytes an edge while distances are there."""
-    distance = edge_similarity(graph.indptr, graph.indices, features, "cosine", directed=graph.directed)
-    run_in_slices(len(distance), lambda part: np.subtract(1.0, distance[part], out=distance[part]))
-    every, first = replace(edges, limit=edges.limit[:0]), _first_without_attributes(graph)
-    if has_some := first < graph.num_nodes:
-        starts = np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr))
-        is_edge = graph.directed | (graph.indices > starts)
-        is_told = np.maximum(starts, graph.indices)[is_edge] < first
-        distance[~is_told] = np.median(distance[is_told]) if is_told.any() else 1.0
-    found, scale = nodes.attribute_scores(
-        every, features, distance, how.far_share, None if like is None else like.scale.context, device
-    )
-    if has_some and first:
-        for values in (found.context, found.residual):
-            values[first:] = np.median(values[:first])
-    own = _own_evidence(how.evidence, graph, features)
-    had = {} if like is None else {kind: before.identity for kind, before in like.nodes.own.items()}
-    if like is not None and had != {kind: now.identity for kind, now in own.items()}:
-        had_text = ", ".join(had.values()) or "none"
-        raise ValueError(f"score.evidence={', '.join(how.evidence)} differs from that of the trained run, {had_text}")
-    return found._replace(own=own), scale
+def _numbers_without_hops(kinds: Sequence[Kind], inputs: KindInputs) -> Numbers:
+    numbers = nodes.make_numbers((kind for kind in kinds if not kind.needs_hops), inputs)
+    assert 0.0 <= inputs.trust <= 1.0  # made here, while a GPU predicts
+    inputs.release()
+    return numbers
 
 
-def _own_evidence(identities: Sequence[str], graph: Graph, features: NDArray[np.float32]) -> dict[str, OwnKind]:
-    """The kinds of evidence of plug-ins, by name; ValueError where one does not return a finite number a node."""
-    found, given = {}, read_only(features)
-    for identity in identities:
-        name, compute = identity.partition("@")[0], plugins.load("evidence", identity)
-        table.check_kind_name(name)
-        values = np.array(compute(graph, given), np.float64)
-        if values.shape != (graph.num_nodes,) or not np.isfinite(values).all():
-            wanted = f"a finite number of each node, ({graph.num_nodes},), not {values.shape}"
-            raise ValueError(
-                f"score.evidence={name} must return {wanted}; the median is one that says nothing of a node"
-            )
-        found[name] = OwnKind(values, str(getattr(compute, "words", "")), identity)
-    return found
-
-
-def _first_without_attributes(graph: Graph) -> int:
-    """The first of the nodes, the last ones, that edges alone name and no attribute is known of; n where none is so.
-
-    They are given what is usual: nothing is said of their attributes, and nothing by them of their neighbours'.
-    """
+def _first_without_attributes(graph: Graph) -> int | None:
+    """The first of the nodes, the last ones, that edges alone name and no attribute is known of; None if none is so."""
     ingest = graph.info.get("ingest", {})
     has_others = any(column["method"] in ("of edges", "degree") for column in ingest.get("columns", []))
-    return graph.num_nodes - (0 if has_others else ingest.get("counts", {}).get("added_nodes", 0))
+    num_added = 0 if has_others else ingest.get("counts", {}).get("added_nodes", 0)
+    return graph.num_nodes - num_added if num_added else None
 
 
 def _sides(graph: Graph, features: NDArray[np.float32]) -> NodeTypes | None:
@@ -276,28 +274,22 @@ def _sides(graph: Graph, features: NDArray[np.float32]) -> NodeTypes | None:
     return NodeTypes(np.where(in_largest, side == sizes.argmin(), NO_TYPE).astype(np.uint8), ("side 1", "side 2"))
 
 
-def _score_nodes(
-    types: NodeTypes | None,
+def _rank(
+    kinds: tuple[Kind, ...],
+    numbers: Numbers,
+    inputs: KindInputs,
     edges: EdgeIndex,
-    found: Predicted,
-    attributes: nodes.AttributeScores,
-    context: ContextScale,
-    how: Scoring,
-    like: Reference | None,
-    *,
-    device: str,
-) -> tuple[nodes.NodeScores, Scale]:
-    """All numbers of the nodes, and what they are measured by."""
-    usual, scale = (None, None) if like is None else like
-    mean = found.hops.mean
-    far = far_cut(mean, how.far_share) if scale is None else scale.far
-    scores = nodes.score_nodes(edges, found.hops, trim=how.trim, like=usual, known=(found.ahp, found.iv))
-    if types is not None:  # another graph's groups count, if it has any
-        groups = type_groups(types) if usual is None else usual.groups
-        scores = replace(scores, types=types, groups=groups)
-    scores = nodes.with_closure(scores, edges, mean, far, attributes.expected, device)
-    scores, strange = nodes.with_strange(scores, found.view_ahp, None if scale is None else scale.strange)
-    return nodes.with_attributes(scores, attributes, usual), Scale(far, strange, context)
+    types: NodeTypes | None,
+    reference: Reference | None,
+) -> nodes.NodeScores:
+    """All numbers of the nodes, added up; `numbers` are those of kinds that need no hops."""
+    every = numbers | nodes.make_numbers((kind for kind in kinds if kind.needs_hops), inputs)
+    columns = {column: every[column] for kind in kinds for column in kind.columns}
+    usual = None if reference is None else reference.nodes
+    groups = None if types is None else type_groups(types) if usual is None else usual.groups
+    of_nodes = nodes.degrees_and_flags(edges)
+    scores = nodes.NodeScores(kinds, columns, *of_nodes, trust=inputs.trust, types=types, groups=groups)
+    return nodes.with_score(scores, usual)
 
 
 def _check_view(graph: Graph, view: View) -> None:
@@ -318,35 +310,33 @@ def _check_view(graph: Graph, view: View) -> None:
 def _write(
     out: Path,
     graph: Graph,
-    edges: EdgeIndex,
-    found: Predicted,
-    attributes: Attributes,
-    how: Scoring,
-    *,
-    like: Reference | None,
+    inputs: KindInputs,
+    hops: EdgeHops,
+    rank: Callable[[], nodes.NodeScores],
+    options: Scoring,
     num_samples: int,
-    device: str,
+    reference: Reference | None,
 ) -> None:
     """Writes edges, table, scale, and the manifest last."""
-    rank = partial(_score_nodes, graph.node_types, edges, found, *attributes, how, like, device=device)
-    (scores, scale), _ = cast(Any, run_concurrently([rank, partial(save_hops, found.hops, out)]))
-    verdict = nodes.verdict_of(scores, how.fdr, None if like is None else like.nodes)
+    scores, _ = cast(Any, run_concurrently([rank, partial(save_hops, hops, out)]))
+    usual = None if reference is None else reference.nodes
+    verdict = nodes.verdict_of(scores, options.fdr, usual)
 
     def write_files() -> None:
-        table.write_scores(out / table.FILE, table.row_groups(graph, scores, how.rank_by, verdict))
-        files.write_bytes(out / SCALE_FILE, scale_to_bytes(scale))
+        table.write_scores(out / table.FILE, table.row_groups(graph, scores, options.rank_by, verdict))
+        files.write_bytes(out / SCALE_FILE, scale_to_bytes(inputs.scale))
 
     def measure() -> dict[str, Any] | None:
         y = _labels(graph)
         return None if y is None else {by: metrics.evaluate(y, scores.by(by), graph.kind) for by in RANKINGS}
 
-    stable = partial(nodes.stability, scores, found.view_ahp, how.rank_by)
+    stable = partial(nodes.stability, scores, inputs, options.rank_by, usual)
     tasks: list[Callable[[], Any]] = [write_files, measure, stable]
     _, numbers, stability = run_concurrently(tasks)
     names = table.FILE, MEAN_FILE, VAR_FILE, SCALE_FILE
     hashes = dict(zip(names, hash_files([out / name for name in names]), strict=True))
-    body = {"num_samples": num_samples, "rank_by": how.rank_by, "metrics": numbers, "stability": stability}
-    body |= {"fdr": how.fdr, "num_flagged": int(np.count_nonzero(verdict.flagged)), "files": hashes}
+    body = {"num_samples": num_samples, "rank_by": options.rank_by, "metrics": numbers, "stability": stability}
+    body |= {"fdr": options.fdr, "num_flagged": int(np.count_nonzero(verdict.flagged)), "files": hashes}
     files.write_manifest(out, KIND, FORMAT, body)
 
 

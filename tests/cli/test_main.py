@@ -117,6 +117,8 @@ def test_run__from_any_folder_ends_with_a_summary(hcm_scale, tmp_path):
     strangest = hcm_scale(*steps[0][1:])
     assert strangest.returncode == 0, strangest.stderr
     assert "1 of 300" in strangest.stdout
+    looked = hcm_scale("inspect", "runs/community-300")
+    assert "convergence" not in looked.stdout
     ids = re.findall(r"^ +\d+  (\d+) ", done.stdout, re.MULTILINE)[:2]
     both = hcm_scale("explain", "runs/community-300", *ids)
     assert re.findall(r"^(\d+)   rank (\d) of 300", both.stdout, re.MULTILINE) == [(ids[0], "1"), (ids[1], "2")]

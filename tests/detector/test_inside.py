@@ -7,9 +7,9 @@ import pytest
 import torch
 from helpers import FAST, small_detector
 
+from bench.convergence import r_hat, split
 from hcm_scale import HCM, NotFitted
 from hcm_scale.run.finished import FinishedRun
-from hcm_scale.stages.convergence import r_hat, split
 
 
 @pytest.fixture(scope="module")
@@ -93,11 +93,6 @@ def test_hops_of_edges__are_those_of_a_whole_graph_embedded(world, tmp_path, opt
             chances = (hidden @ head.weight1 + head.bias1).double().softmax(1)
             whole.append((chances * torch.arange(1.0, chances.shape[1] + 1)).sum(1).numpy())
         np.testing.assert_allclose(chains[name], np.stack(whole), rtol=0, atol=1e-5)
-
-
-def test_convergence__is_measured_between_encoders_where_chains_are_too_short_to_split(found):
-    assert found.convergence_["num_samples"] == {"purified": 2, "original": 2}
-    assert [row["chains"] for row in found.convergence_["chains"]] == ["all encoders"]
 
 
 def test_arviz__has_the_chains_and_the_same_split_r_hat(world):

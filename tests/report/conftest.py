@@ -1,7 +1,6 @@
 """A small scored graph for the tests of report, page and explain."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,17 +8,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pytest
+from kinds import hops_of, inputs_of, scores_of
 
 from hcm_scale.edges.strange import edges_of_report
 from hcm_scale.features import purify as purification
 from hcm_scale.graph import Graph
 from hcm_scale.report.evidence import Evidence
-from hcm_scale.report.write import write_report
-from hcm_scale.score import nodes
+from hcm_scale.report.write import AboutRun, ScoredGraph, write_report
 from hcm_scale.score import table as ranked_table
-from hcm_scale.score.closure import far_cut
 from hcm_scale.score.edge_index import edge_index
-from hcm_scale.score.edges import EdgeHops
 
 
 class ScoredWorld(NamedTuple):
@@ -40,8 +37,10 @@ class ScoredWorld(NamedTuple):
         starts = range(0, len(self.scores), group_rows)
         path = out / "scores.parquet"
         ranked_table.write_scores(path, [partial(self.scores.slice, first, group_rows) for first in starts])
+        scored = ScoredGraph(**self._asdict() | {"scores": path})
+        about = {name: options.pop(name) for name in [*options] if name in AboutRun.__dataclass_fields__}
         edges = partial(edges_of_report, ranks=True, count_rows=None)
-        return write_report(out, **self._asdict() | {"scores": path}, **{"run": {}, "strange_edges": edges} | options)
+        return write_report(out, scored, AboutRun(**{"run": {}} | about), **{"strange_edges": edges} | options)
 
 
 def csr(pairs: np.ndarray, num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -62,7 +61,6 @@ def scored_world() -> Callable[..., ScoredWorld]:
         first_ids: tuple[str, ...] = (),
         labelled: bool = True,
         rank_by: str = "ahp",
-        kinds: bool = True,
         seed: int = 0,
     ) -> ScoredWorld:
         rng = np.random.default_rng(seed)
@@ -76,16 +74,11 @@ def scored_world() -> Callable[..., ScoredWorld]:
         x = rng.normal(size=(num_nodes, len(columns))).astype(np.float32)
         edges = edge_index(indptr, indices)
         distance = 1 - purification.edge_similarity(indptr, indices, x, "cosine")
-        found, _ = nodes.attribute_scores(edges, x, distance, 0.4)
-        scores = nodes.score_nodes(edges, EdgeHops(mean, var), trim=0.0)
-        scores = nodes.with_closure(scores, edges, mean, far_cut(mean, 0.4), found.expected)
-        scores, _ = nodes.with_strange(scores)
-        scores = nodes.with_attributes(scores, found)
-        scores = scores if kinds else replace(scores, places=None)
+        scores = scores_of(inputs_of(edges, x, distance=distance, hops=hops_of(edges, mean, var)))
         ids = [f"node-{i}" for i in range(num_nodes)]
         for node, name in zip(np.argsort(-scores.by(rank_by), kind="stable"), first_ids, strict=False):
             ids[node] = name
-        y = (scores.ahp > np.quantile(scores.ahp, 0.95)).astype(np.uint8) if labelled else None
+        y = (scores.by("ahp") > np.quantile(scores.by("ahp"), 0.95)).astype(np.uint8) if labelled else None
         graph = Graph(indptr, indices, x=x, y=y, ids=pa.array(ids), columns=columns)
         purified = Graph(*csr(pairs[kept], num_nodes))
         table = pa.concat_tables(make() for make in ranked_table.row_groups(graph, scores, rank_by))

@@ -14,6 +14,7 @@ from hcm_scale.features.purify import attribute_signal
 from hcm_scale.graph import Graph, SparseRows
 from hcm_scale.report.evidence import Evidence, highest_hop
 from hcm_scale.report.wording import unstable_text, weak_attributes_text
+from hcm_scale.score.kinds.all import KINDS
 from hcm_scale.synthetic import families
 
 World = Callable[..., Any]
@@ -90,15 +91,15 @@ def graph() -> Graph:
 def test_weak_text__is_said_of_noise_and_of_nothing_else(graph):
     noise = np.random.default_rng(0).normal(size=(1000, 8)).astype(np.float32)
     signal, shares = attribute_signal(graph, noise), {"hop": 0.41, "attributes": 0.384, "closure": 0.206}
-    assert weak_attributes_text(signal, lambda: shares) == (
+    assert weak_attributes_text(signal, KINDS, lambda: shares) == (
         "The attributes say little about who is joined to whom: two neighbours are more alike than nodes of different "
         f"edges in {100 * signal:.0f}% of cases, where 50% is chance. What is said of far or unlike neighbours is weak "
         "evidence here: 62% of the scores of the first 1% of the nodes, which are made of neighbours seem far 41%, odd "
         "attributes 38%, group of strangers 21%."
     )
-    assert weak_attributes_text(signal, dict).endswith("is weak evidence here.")
+    assert weak_attributes_text(signal, KINDS, dict).endswith("is weak evidence here.")
     for told in (attribute_signal(graph, np.asarray(graph.x)), None):
-        assert weak_attributes_text(told, dict) == ""
+        assert weak_attributes_text(told, KINDS, dict) == ""
 
 
 def test_unstable_text__is_said_where_a_fourth_of_the_first_nodes_changes():

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from kinds import hops_of, inputs_of, scores_of
 from scipy import sparse
 
 from hcm_scale.graph import Graph, SparseRows
@@ -16,10 +17,8 @@ from hcm_scale.ingest.readers import read_tables
 from hcm_scale.report import card, page, wording
 from hcm_scale.report.evidence import Evidence
 from hcm_scale.report.explain import Difference, Explanation, Neighbor, explain
-from hcm_scale.score import nodes as node_scores
 from hcm_scale.score import table as ranked_table
 from hcm_scale.score.edge_index import edge_index
-from hcm_scale.score.edges import EdgeHops
 
 World = Callable[..., Any]
 
@@ -28,7 +27,7 @@ def scored(graph: Graph, mean: np.ndarray, var: np.ndarray | None = None) -> Evi
     """Evidence of a graph whose edges have these predicted hops."""
     var = np.zeros(len(mean)) if var is None else var
     edges = edge_index(graph.indptr, graph.indices, directed=graph.directed)
-    scores = node_scores.score_nodes(edges, EdgeHops(mean.astype(np.float32), var.astype(np.float32)), trim=0.0)
+    scores = scores_of(inputs_of(edges, hops=hops_of(edges, mean.astype(np.float32), var.astype(np.float32))))
     table = pa.concat_tables(make() for make in ranked_table.row_groups(graph, scores, "ahp"))
     return Evidence.of(graph, None, table, mean.astype(np.float32), var.astype(np.float32))
 

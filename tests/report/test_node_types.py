@@ -106,7 +106,7 @@ def test_export__takes_the_nodes_of_one_type(run_dir, tmp_path):
     assert rows["rank"].to_pylist() == table.filter(pc.equal(table["type"], "shop"))["rank"].to_pylist()[:7]
     with pytest.raises(ValueError, match="--type bank: no node is of this type; legal are shop, user"):
         COMMANDS["export"]([str(run_dir), str(tmp_path / "banks.csv"), "--type", "bank"])
-    with pytest.raises(ValueError, match="--type, --taught and --alike are for tables"):
+    with pytest.raises(ValueError, match="--type and --taught are for tables"):
         COMMANDS["export"]([str(run_dir), str(tmp_path / "shops.gexf"), "--type", "shop"])
     COMMANDS["export"]([str(run_dir), str(tmp_path / "all.graphml"), "--top", "3"])
     assert "user" in (tmp_path / "all.graphml").read_text()

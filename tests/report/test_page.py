@@ -126,14 +126,6 @@ def test_page__every_link_has_a_target_and_every_id_is_unique(outline: Outline):
     assert targets <= {*ids, *(f"node-{rank}" for rank in range(1, 301))}  # cards, or rows of the table
 
 
-def test_page__lists_suspiciously_ordinary_nodes(report: dict[str, Any], scored_world: World, tmp_path: Path):
-    assert len(report["ordinary"]["nodes"]) == 20
-    text = page.render(report)
-    assert text.count("closer to what is expected than all but") == 20
-    assert f"ROC-AUC of {report['ordinary']['roc_auc']:.3f}" in text
-    assert 'id="ordinary"' not in page.render(scored_world(kinds=False).report(tmp_path))
-
-
 def test_page__leaves_out_sections_with_nothing_to_show(scored_world: World, tmp_path: Path):
     world = scored_world(labelled=False)
     text = page.render(world._replace(purified=None).report(tmp_path, top=0))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hcm_scale.report import page
-from hcm_scale.score.evidence import KINDS
+from hcm_scale.score.kinds.all import KINDS
 
 World = Callable[..., Any]
 HOSTILE = "</td><script>alert(1)</script>"
@@ -61,7 +61,7 @@ def test_page__table_tells_the_strongest_kind_and_the_rank_by_each(report: dict[
 
 
 def test_page__draws_the_score_that_ranks_and_those_of_the_kinds(report: dict[str, Any]):
-    assert report["scores"] == ["score", *KINDS.values()]
+    assert report["scores"] == ["score", *(kind.column for kind in KINDS.values())]
     assert list(report["accuracy"]["scores"]) == report["scores"]
 
 
@@ -93,6 +93,7 @@ def test_page__shows_p_and_flags_and_how_many_stand_out(scored_world: World, tmp
 def test_page__groups_are_a_section_of_their_own(report: dict[str, Any]):
     members = [{"id": HOSTILE, "rank": 3}, {"id": "b", "rank": 5}, {"id": "c", "rank": 9}]
     group = {"members": members, "num_edges": 3, "evidence": "closure", "num_evidence": 2, "label": None}
+    group["title"] = "group of strangers"
     text = page.render(report | {"groups": [group]})
     assert 'id="groups"' in text
     assert "all joined to each other, group of strangers (closure) for 2 of them" in text

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 from hcm_scale.graph import Graph
-from hcm_scale.report import reasons
 from hcm_scale.report.explain import explain
-from hcm_scale.report.reasons import first_by_kind, ordinary_nodes, ordinary_rows
+from hcm_scale.report.reasons import first_by_kind
 from hcm_scale.report.wording import all_reasons
-from hcm_scale.score.closure import far_cut, mark_far
-from hcm_scale.score.evidence import KINDS
+from hcm_scale.score.kinds import around
+from hcm_scale.score.kinds.all import KINDS
+from hcm_scale.score.kinds.closure import far_cut, mark_far
 
 World = Callable[..., Any]
 MANY = 2 * (1 << 18) + 5  # nodes: more than two slices
@@ -39,10 +39,10 @@ def test_reasons__a_group_are_the_neighbours_of_the_far_triangles(scored_world: 
     length = slow_lengths(world.graph, world.edge_mean)
     far = dict(zip(length, mark_far(world.edge_mean, far_cut(world.edge_mean, 0.4)).tolist(), strict=True))
     for node in range(num_nodes):
-        around = neighbors_of(world.graph, node).tolist()
+        others = neighbors_of(world.graph, node).tolist()
         closed = [
             (u, v)
-            for u, v in itertools.combinations(around, 2)
+            for u, v in itertools.combinations(others, 2)
             if all(far.get(frozenset(pair)) for pair in ((u, v), (node, u), (node, v)))
         ]
         reason = next((reason for reason in explain(evidence, node).reasons if reason.kind == "closure"), None)
@@ -63,7 +63,7 @@ def test_reasons__of_a_hub_are_told_without_a_look_at_pairs(scored_world: World,
         world = world._replace(scores=world.scores.set_column(world.scores.column_names.index(name), name, ones))
     evidence = world.evidence()
     every = [explain(evidence, node) for node in range(16)]
-    monkeypatch.setattr(reasons, "_MAX_STEPS", 0)
+    monkeypatch.setattr(around, "MAX_STEPS", 0)
     seen = set()
     for found in every:
         hub = explain(evidence, found.node)
@@ -108,17 +108,14 @@ def test_reasons__name_no_kind_that_weighs_nothing(scored_world: World):
     assert told(world.scores) - told(world.scores.replace_schema_metadata(metadata)) == {"closure"}
 
 
-def test_reasons__without_ranks_by_kind_tell_the_hops(scored_world: World):
-    world = scored_world(kinds=False)
-    (reason,) = explain(world.evidence(), 3).reasons
-    assert (reason.kind, reason.rank) == ("hop", None)
-
-
 def test_reasons__of_a_node_without_neighbours_are_its_attributes(scored_world: World):
     world = scored_world()
     lonely = Graph(np.zeros(61, np.int64), np.zeros(0, np.int32), x=world.graph.x, columns=world.graph.columns)
     none = np.zeros(0, np.float32)
-    scores = world.scores.drop_columns("degree").append_column("degree", [np.zeros(60, np.int64)])
+    none_of = {"degree": np.zeros(60, np.int64), "cohesion": np.zeros(60)}
+    scores = world.scores.drop_columns([*none_of])
+    for name, values in none_of.items():
+        scores = scores.append_column(name, [values])
     found = explain(type(world)(lonely, None, scores, none, none, world.x).evidence(), 5)
     assert [reason.kind for reason in found.reasons] == ["attributes"]
     assert found.differences  # against the mean of all nodes
@@ -144,7 +141,6 @@ def test_first_by_kind__are_the_first_by_each_kind_with_ties_by_node(scored_worl
         assert [(row["place"], row["node"]) for row in rows] == wanted
     same = table.set_column(table.column_names.index("hop_rank"), "hop_rank", [np.full(200, 100)])
     assert "hop" not in first_by_kind(graph, same, 7)
-    assert first_by_kind(graph, scored_world(kinds=False).scores, 7) == {}
 
 
 def test_evidence__distances_need_features(scored_world: World):
@@ -170,18 +166,3 @@ def test_first_by_kind__are_the_first_of_all_slices(most: int, monkeypatch: pyte
     for count in (1, 2, 3):
         monkeypatch.setattr(numba, "get_num_threads", lambda count=count: count)
         assert first_by_kind(empty, table, 10) == {"context": wanted}
-
-
-def test_ordinary__shares_and_kinds_are_those_of_counting(scored_world: World):
-    world = scored_world(200, rank_by="score")
-    table, alike = world.scores, world.scores["alike"].to_numpy()
-    rows = ordinary_rows(table, 30).tolist()
-    assert rows == np.lexsort((table["node"].to_numpy(), -alike))[:30].tolist()
-    found = ordinary_nodes(world.graph, table, rows)
-    assert any(node["kinds"] for node in found)
-    for row, node in zip(rows, found, strict=True):
-        assert (node["node"], node["rank"]) == (table["node"][row].as_py(), row + 1)
-        assert node["share"] == np.mean(alike >= alike[row])
-        shares = {kind: table[f"{kind}_rank"][row].as_py() / 200 for kind in KINDS if kind != "cohesion"}
-        assert {*node["kinds"]} == {kind for kind, share in shares.items() if share > 0.9}
-        assert [*node["kinds"]] == sorted(node["kinds"], key=lambda kind, shares=shares: (-shares[kind], kind))

@@ -16,14 +16,16 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from kinds import kind_numbers
 
 from bench.accuracy.worlds import WORLDS, make_problem, odds_of
 from hcm_scale.cli.export import export_table
 from hcm_scale.features.purify import attribute_trust
 from hcm_scale.graph import Graph, SparseRows
-from hcm_scale.report.reasons import KIND_TITLES, kind_shares
+from hcm_scale.report.reasons import kind_shares
 from hcm_scale.run.finished import FinishedRun
-from hcm_scale.score.evidence import KINDS, KindNumbers, weigh_evidence
+from hcm_scale.score.evidence import weigh_evidence
+from hcm_scale.score.kinds.all import KINDS
 from hcm_scale.score.nodes import mean_degree
 from hcm_scale.serve.server import Views
 from hcm_scale.stages.purify import open_purified
@@ -142,7 +144,7 @@ class Slow:
     def group(self, kind: str, node: int) -> tuple[list[int], list[tuple[int, int]], list[tuple[int, int]]]:
         """The neighbours in far triangles, their joined pairs, and those that close the far triangles."""
         row = self.rows[node]
-        num_far = round(math.expm1(row[KINDS[kind]]) * (len(self.around[node]) + self.expected[node] / 4))
+        num_far = round(math.expm1(row[KINDS[kind].column]) * (len(self.around[node]) + self.expected[node] / 4))
 
         def nearest(pair: tuple[int, int]) -> float:
             u, v = pair
@@ -219,7 +221,7 @@ class Reader:
             assert whole(match["rank"]) <= whole(match["size"])
             title, _, rest = match["text"].partition(": ")
             claimed = kind in notable or (kind == "attributes" and bool(extreme))
-            assert (title.lower() == KIND_TITLES[kind]) == claimed, text
+            assert (title.lower() == KINDS[kind].title) == claimed, text
             rest = rest if claimed else match["text"][0].lower() + match["text"][1:]
             self.read_reason(kind, node, rest, extreme)
         if extreme:
@@ -383,7 +385,7 @@ def test_causes__are_told_before_consequences_wherever_a_node_is_explained(tmp_p
     served = " ".join(re.sub("<[^>]*>", "", views.explained({"rank": str(list(reasons).index(77) + 1)})).split())
     printed = " ".join(FinishedRun(tmp_path / "run").explained_text(["77"]).split())
     for text in (served.replace("Odd attributes : ", "Odd attributes: "), printed):
-        places = {text.find(title.capitalize()) for title in KIND_TITLES.values()} - {-1}
+        places = {text.find(kind.title.capitalize()) for kind in KINDS.values()} - {-1}
         assert min(places) == text.find("Odd attributes")
 
 
@@ -396,7 +398,8 @@ def test_shares__of_kinds_are_those_of_the_scores_by_each_alone(tmp_path: Path):
     trust = attribute_trust(graph.indptr, graph.indices, x)
     usual = degree > 0, mean_degree(degree), trust
     alone = {
-        kind: weigh_evidence(KindNumbers({kind: table[name].to_numpy()}, *usual)).score for kind, name in KINDS.items()
+        name: weigh_evidence(kind_numbers({name: table[kind.column].to_numpy()}, *usual)).score
+        for name, kind in KINDS.items()
     }
     np.testing.assert_allclose(sum(alone.values()), table["score"].to_numpy())
     first = {kind: score[:num_first].sum() for kind, score in alone.items()}
@@ -404,7 +407,7 @@ def test_shares__of_kinds_are_those_of_the_scores_by_each_alone(tmp_path: Path):
     assert shares == pytest.approx({kind: score / sum(first.values()) for kind, score in first.items()})
     assert list(shares.values()) == sorted(shares.values(), reverse=True)
     for kind, share in shares.items():
-        assert f"{KIND_TITLES[kind]} {100 * share:.0f}%" in said
+        assert f"{KINDS[kind].title} {100 * share:.0f}%" in said
     other = table.set_column(table.column_names.index("score"), "score", [table["score"].to_numpy() + 1])
     assert kind_shares(other, trust) == {}
     assert "No single node can be named at a false-discovery rate of 10%" in said

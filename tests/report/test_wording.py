@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from hcm_scale.base import text
 from hcm_scale.report import wording
 from hcm_scale.report.explain import Difference, EdgeWeight, Explanation, Neighbor
-from hcm_scale.report.reasons import Reason
+from hcm_scale.score.kinds.kind import Reason
 
 ODD = Reason("attributes", 3, 20_000)
 
@@ -156,20 +157,20 @@ def test_text__shows_dates_as_dates():
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("made", "wanted"),
     [
-        (wording.percent(0.25), "25%"),
-        (wording.fixed(0.5), "0.500"),
-        (wording.fixed(None), "–"),
-        (wording.p_text(0.25), "0.250"),
-        (wording.p_text(2.04e-9), "below 1e-6"),
-        (wording.sentence("average hop (AHP)"), "Average hop (AHP)"),
+        (text.percent(0.25), "25%"),
+        (text.fixed(0.5), "0.500"),
+        (text.fixed(None), "–"),
+        (text.p_text(0.25), "0.250"),
+        (text.p_text(2.04e-9), "below 1e-6"),
+        (text.sentence("average hop (AHP)"), "Average hop (AHP)"),
         (wording.score_title("ahp"), "AHP"),
         (wording.score_title("far_score"), "Far score"),
         (wording.score_title("residual"), "Odd attributes"),
         (wording.long_name("ahp"), "average hop prediction (AHP)"),
         (wording.long_name("ahp_trend"), "ahp trend"),
-        (wording.weight(0.00125, 3), "0.00125 (heavier than 3 % of edges)"),
+        (text.weight(0.00125, 3), "0.00125 (heavier than 3 % of edges)"),
         (wording.headline({"flagged": {"num": 3}, "graph": {"num_nodes": 2000}}), "3 of 2,000 nodes stand out"),
         (wording.headline({"flagged": {"num": 1}, "graph": {"num_nodes": 2000}}), "1 of 2,000 nodes stands out"),
         (
@@ -179,16 +180,16 @@ def test_text__shows_dates_as_dates():
         (wording.headline({"flagged": None, "graph": {"num_nodes": 2000}}), "2,000 nodes, the oddest first"),
     ],
 )
-def test_numbers_and_names__as_text(text: str, wanted: str):
-    assert text == wanted
+def test_numbers_and_names__as_text(made: str, wanted: str):
+    assert made == wanted
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(9310.0, "9,310"), (120.25, "120"), (0.0417, "0.0417"), (3.0, "3"), (2.5e9, "2.5e+09")]
+    ("value", "words"), [(9310.0, "9,310"), (120.25, "120"), (0.0417, "0.0417"), (3.0, "3"), (2.5e9, "2.5e+09")]
 )
-def test_reasons__quantities_have_a_few_digits(value: float, text: str):
+def test_reasons__quantities_have_a_few_digits(value: float, words: str):
     (line,) = told(ODD, differences=(Difference("amount", value, 1.0, 9.0),))
-    assert f"`amount` = {text} where" in line
+    assert f"`amount` = {words} where" in line
 
 
 def test_meaning__is_true_for_every_ranking():

@@ -20,18 +20,6 @@ from hcm_scale.score.edges import EdgeHops, save_hops
 from hcm_scale.stages import report as stage
 
 World = Callable[..., Any]
-CONTEXT = ("context", "context_closure", "residual", "cohesion")
-
-
-def test_write_report__shows_whatever_scores_the_table_has(scored_world: World, tmp_path: Path):
-    world = scored_world(kinds=False)
-    scores = world.scores.append_column("far_closure", world.scores["ahp"]).drop_columns("iv")
-    scores = scores.replace_schema_metadata({"rank_by": "far_closure"})
-    report = world._replace(scores=scores).report(tmp_path)
-    assert report["scores"] == ["ahp", "hav", "closure", "strange", *CONTEXT, "score", "far_closure"]
-    assert report["ranked_by"] == "far_closure"
-    assert report["top"][0]["scores"]["far_closure"] == report["table"]["far_closure"][0]
-    assert "Ranked by far closure" in (tmp_path / "report.html").read_text()
 
 
 def test_write_report__writes_the_dict_that_it_returns(scored_world: World, tmp_path: Path):

@@ -7,12 +7,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kinds import kind_numbers
 from scipy import sparse
 
-from hcm_scale.score import closure
+from hcm_scale.score import triangles
 from hcm_scale.score.edge_index import edge_index
-from hcm_scale.score.evidence import KindNumbers, weigh_evidence
+from hcm_scale.score.evidence import weigh_evidence
+from hcm_scale.score.kinds import closure
+from hcm_scale.score.kinds.cohesion import cohesion
 from hcm_scale.score.threshold import judge
+from hcm_scale.score.triangles import count_and_expect
 from hcm_scale.synthetic.families import rmat
 
 
@@ -22,8 +26,8 @@ def far_edges(mean, share):
 
 def far_triangles(edges, mean, share):
     """Far triangles at every node, from its closure."""
-    expected = closure.cohesion(edges)[1]
-    unit = closure.closure_unit(np.diff(edges.indptr), expected)
+    expected = count_and_expect(edges).expected
+    unit = np.diff(edges.indptr) + expected / 4
     return np.rint(np.expm1(closure.closure(edges, mean, closure.far_cut(mean, share), expected)) * unit)
 
 
@@ -59,7 +63,7 @@ def test_far_triangles__equal_the_dense_count(num_nodes, num_edges, seed, share,
 def test_triangles__of_a_graph_with_hubs_equal_the_sparse_product(monkeypatch, most, least, few_steps):
     """Hubs are counted by bits of their own, the others searched for: none, some and all nodes are hubs here."""
     for name, value in {"_MAX_HUBS": most, "_LEAST_HUB": least, "_FEW_STEPS": few_steps}.items():
-        monkeypatch.setattr(closure, name, value)
+        monkeypatch.setattr(triangles, name, value)
     graph = rmat(13, seed=3)
     edges = edge_index(graph.indptr, graph.indices)
     mean = np.random.default_rng(0).random(edges.num_edges).astype(np.float32)
@@ -71,9 +75,10 @@ def test_triangles__of_a_graph_with_hubs_equal_the_sparse_product(monkeypatch, m
         return (marked @ marked * marked).sum(axis=1) / 2
 
     np.testing.assert_array_equal(far_triangles(edges, mean, 0.4), slow(far_edges(mean, 0.4)))
-    every, (found, expected, rate) = slow(np.ones(len(u), bool)), closure.cohesion(edges)
-    at_random = np.zeros(graph.num_nodes)
-    closure.expect_triangles((0, len(at_random)), graph.indptr, graph.indices, rate.value, 1, at_random)
+    every, (counted, expected, rate) = slow(np.ones(len(u), bool)), count_and_expect(edges)
+    np.testing.assert_array_equal(counted, every)
+    found, at_random = cohesion(count_and_expect(edges)), np.zeros(graph.num_nodes)
+    triangles.expect_triangles((0, len(at_random)), graph.indptr, graph.indices, rate.value, 1, at_random)
     np.testing.assert_array_equal(expected, at_random)
     np.testing.assert_allclose(found[every > 0], (np.log1p(every) - np.log1p(at_random))[every > 0], atol=1e-12)
     assert not found[every == 0].any()
@@ -159,13 +164,14 @@ def test_cohesion__is_the_logarithm_of_triangles_over_those_expected(random_csr)
         return (joined * shared).sum(axis=1) / 2
 
     raised = rate * np.sqrt(max(1.0, triangles.sum() / expected(rate).sum()))
-    found, _, found_rate = closure.cohesion(edge_index(indptr, indices))
+    made = count_and_expect(edge_index(indptr, indices))
+    found, found_rate = cohesion(made), made.rate
     assert found_rate.value == pytest.approx(raised)
     assert not found_rate.of_squares
     np.testing.assert_allclose(
         found, np.where(triangles > 0, np.log1p(triangles) - np.log1p(expected(raised)), 0.0), atol=1e-12
     )
-    np.testing.assert_allclose(closure.cohesion(edge_index(indptr, indices), found_rate)[0], found)
+    np.testing.assert_allclose(cohesion(count_and_expect(edge_index(indptr, indices), found_rate)), found)
 
 
 def test_cohesion__finds_a_ring_of_mules_and_not_the_merchant():
@@ -180,9 +186,8 @@ def test_cohesion__finds_a_ring_of_mules_and_not_the_merchant():
     pairs = np.unique(np.stack([np.minimum(left, right), np.maximum(left, right)])[:, left != right], axis=1)
     arcs = np.concatenate([pairs, pairs[::-1]], axis=1)
     arcs = arcs[:, np.lexsort(arcs[::-1])]
-    found, _, _ = closure.cohesion(
-        edge_index(np.searchsorted(arcs[0], np.arange(num_nodes + 1)), arcs[1].astype(np.int32))
-    )
+    edges = edge_index(np.searchsorted(arcs[0], np.arange(num_nodes + 1)), arcs[1].astype(np.int32))
+    found = cohesion(count_and_expect(edges))
     assert set(np.argsort(-found)[:20]) >= set(ring)
     assert found[merchant] < np.quantile(found, 0.95)
 
@@ -200,7 +205,7 @@ def test_closure__of_edges_that_are_far_by_chance_is_not_largest_at_hubs(scale):
         return (found < np.median(found[hubs])).mean()
 
     assert share_below(np.zeros(graph.num_nodes)) > 0.99
-    assert 0.5 < share_below(closure.cohesion(edges)[1]) < 0.9
+    assert 0.5 < share_below(count_and_expect(edges).expected) < 0.9
 
 
 @pytest.mark.parametrize("edges_per_node", [1.0, 1.6, 2.4, 3.0, 4.0])  # 2 to 12 % of the nodes have a triangle
@@ -215,8 +220,8 @@ def test_cohesion__of_a_random_graph_with_few_triangles_flags_only_a_clique(edge
         arcs = sparse.csr_array((np.ones(2 * ends.shape[1]), np.hstack([ends, ends[::-1]])), shape=(num_nodes,) * 2)
         arcs.setdiag(0)
         arcs.eliminate_zeros()
-        numbers = closure.cohesion(edge_index(arcs.indptr.astype(np.int64), arcs.indices.astype(np.int32)))[0]
-        kinds = KindNumbers({"cohesion": numbers.astype(np.float64)}, np.diff(arcs.indptr) > 0)
+        edges = edge_index(arcs.indptr.astype(np.int64), arcs.indices.astype(np.int32))
+        kinds = kind_numbers({"cohesion": cohesion(count_and_expect(edges))}, np.diff(arcs.indptr) > 0)
         return np.flatnonzero(judge(weigh_evidence(kinds).sums, 0.1).flagged)
 
     assert not len(flagged(ends))
@@ -225,11 +230,11 @@ def test_cohesion__of_a_random_graph_with_few_triangles_flags_only_a_clique(edge
     assert np.isin(found, clique).mean() > 0.9
 
 
-def test_both_ways__joins_the_ends_of_every_arc_once():
+def test_undirected__joins_the_ends_of_every_arc_once():
     rng = np.random.default_rng(0)
     arcs = sparse.csr_array(np.triu(rng.random((30, 30)) < 0.2, 1) | np.tril(rng.random((30, 30)) < 0.1, -1))
     arcs.sort_indices()
-    made = closure.both_ways(edge_index(arcs.indptr.astype(np.int64), arcs.indices.astype(np.int32), directed=True))
+    made = triangles.undirected(edge_index(arcs.indptr.astype(np.int64), arcs.indices.astype(np.int32), directed=True))
     wanted = arcs.toarray() | arcs.toarray().T
     found = np.zeros((30, 30), bool)
     found[np.repeat(np.arange(30), np.diff(made.indptr)), made.indices] = True

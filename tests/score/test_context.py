@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from hcm_scale.score.context import context, node_spread, surprise_of_bins
 from hcm_scale.score.edge_index import edge_index
+from hcm_scale.score.kinds.context import context, node_spread, surprise_of_bins
 
 NUM_BINS = 1 << 16  # of distances between 0 and 2
 

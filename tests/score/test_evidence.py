@@ -8,22 +8,23 @@ import numba
 import numpy as np
 import pyarrow as pa
 import pytest
-from helpers import small_graph, small_run
+from kinds import hops_of, inputs_of, kind_numbers, plain_scores, scores_of
 from scipy.special import gammaincc, gammaincinv
 
 from hcm_scale.base import order
 from hcm_scale.graph import Graph
 from hcm_scale.score import nodes, threshold
 from hcm_scale.score import table as ranked_table
-from hcm_scale.score.closure import far_cut
 from hcm_scale.score.edge_index import edge_index
-from hcm_scale.score.edges import EdgeHops
-from hcm_scale.score.evidence import KINDS, OF_NEIGHBORS, KindNumbers, strongest, weigh_evidence
-from hcm_scale.score.metrics import roc_auc
+from hcm_scale.score.evidence import strongest, weigh_evidence
+from hcm_scale.score.kinds.all import KINDS
+from hcm_scale.score.kinds.inputs import NodeHops
+from hcm_scale.score.kinds.kind import Facts
 
 MANY = 300_000  # sorted in threads, two slices
 LOGS = ("closure", "context_closure", "cohesion")
-OF_SOME = [kind for kind in OF_NEIGHBORS if kind != "cohesion"]  # without neighbours there are no triangles
+OF_SOME = ("hop", "closure", "context", "context_closure")  # say nothing about nodes without neighbours
+EVERY = [*KINDS.values()]
 
 
 def scores_table(graph, scores, rank_by):
@@ -52,18 +53,14 @@ def scored(num_nodes: int = 80, lonely: int = 5) -> tuple[Graph, nodes.NodeScore
     graph = Graph(indptr, columns.astype(np.int32), x=rng.normal(size=(num_nodes, 4)).astype(np.float32))
     edges = edge_index(graph.indptr, graph.indices)
     mean, far = (rng.random(edges.num_edges).astype(np.float32) + 1 for _ in range(2))
-    scores = nodes.score_nodes(edges, EdgeHops(mean, np.zeros_like(mean)), trim=0.0)
-    assert graph.x is not None
-    found, _ = nodes.attribute_scores(edges, graph.x, far - 1, 0.4)
-    scores = nodes.with_closure(scores, edges, mean, far_cut(mean, 0.4), found.expected)
-    return graph, nodes.with_attributes(scores, found)
+    return graph, scores_of(inputs_of(edges, graph.x, distance=far - 1, hops=hops_of(edges, mean)))
 
 
 @pytest.mark.parametrize("num_nodes", [1, 2, 7, 60])
 def test_weigh__places_are_those_of_counting(num_nodes: int):
     numbers = tied_numbers(num_nodes)
     has = np.random.default_rng(1).random(num_nodes) < 0.7
-    found = weigh_evidence(KindNumbers(numbers, has))
+    found = weigh_evidence(kind_numbers(numbers, has))
     for kind, places in zip(KINDS, found.places, strict=True):
         known = has if kind in OF_SOME else np.ones(num_nodes, bool)
         ranked = numbers[kind][known]
@@ -73,19 +70,26 @@ def test_weigh__places_are_those_of_counting(num_nodes: int):
 
 
 def test_weigh__four_bytes_a_node_and_kind():
-    found = weigh_evidence(KindNumbers(tied_numbers(60), np.ones(60, bool))).places
+    found = weigh_evidence(kind_numbers(tied_numbers(60), np.ones(60, bool))).places
     assert (found.dtype, found.shape) == (np.int32, (6, 60))
 
 
 def test_strongest__is_the_kind_with_the_smallest_share_of_places():
     numbers, has = tied_numbers(60), np.arange(60) % 4 > 0
-    places = weigh_evidence(KindNumbers(numbers, has)).places
-    num_ranked = [has.sum() if kind in OF_NEIGHBORS else 60 for kind in KINDS]
-    found = strongest(places, has)
+    places = weigh_evidence(kind_numbers(numbers, has)).places
+    num_ranked = [has.sum() if kind in OF_SOME else 60 for kind in KINDS]
+    found = strongest(places, has, EVERY)
     for node in np.flatnonzero(has):
         shares = [(place - 0.5) / size for place, size in zip(places[:, node], num_ranked, strict=True)]
         assert shares[found[node]] == min(shares)
     assert set(found[~has].tolist()) == {list(KINDS).index("attributes")}
+
+
+def test_strongest__counts_all_nodes_where_a_kind_ranks_nodes_without_neighbours_too():
+    """Half of the nodes have no neighbours: rank 8 of 200 by cohesion is before rank 5 of 100 by hops."""
+    ranks, has = np.full((6, 200), 100), np.arange(200) < 100
+    ranks[list(KINDS).index("hop"), 0], ranks[list(KINDS).index("cohesion"), 0] = 5, 8
+    assert EVERY[strongest(ranks, has, EVERY)[0]].name == "cohesion"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -96,8 +100,8 @@ def test_score__of_the_bulk_does_not_depend_on_how_long_a_tail_is(kind):
     for stretch in (np.exp, lambda v: v**3, lambda v: 1e9 * v):
         stretched = numbers | {kind: stretch(numbers[kind])}
         np.testing.assert_allclose(
-            weigh_evidence(KindNumbers(stretched, has)).score[usual],
-            weigh_evidence(KindNumbers(numbers, has)).score[usual],
+            weigh_evidence(kind_numbers(stretched, has)).score[usual],
+            weigh_evidence(kind_numbers(numbers, has)).score[usual],
         )
 
 
@@ -108,7 +112,7 @@ def test_score__grows_with_a_number_and_slowly_beyond_what_a_rank_can_say(kind):
     has, found = np.ones(1_000, bool), []
     for value in (3.0, 30.0, 300.0, 1e6, 1e300):
         numbers[kind][0] = value
-        found.append(weigh_evidence(KindNumbers(numbers, has)).score[0])
+        found.append(weigh_evidence(kind_numbers(numbers, has)).score[0])
     assert np.all(np.diff(found) > 0)
     assert found[3] - found[0] < 2 * np.log(1_000) + np.log(1e8)
     assert np.isfinite(found).all()
@@ -119,7 +123,7 @@ def test_score__does_not_hold_the_size_of_a_group_against_its_members():
     numbers = {kind: rng.normal(size=1_000) for kind in KINDS}
     for size in (1, 30):
         numbers["closure"][:size] = 20.0
-        first = weigh_evidence(KindNumbers(numbers, np.ones(1_000, bool))).score[0]
+        first = weigh_evidence(kind_numbers(numbers, np.ones(1_000, bool))).score[0]
         numbers["closure"][:size] = rng.normal(size=size)
         assert first > 8.0
 
@@ -132,7 +136,7 @@ def test_score__puts_the_first_of_one_kind_before_one_that_is_a_little_odd_in_al
     for kind in KINDS:
         numbers[kind][:2] = 500_000.0, 650_000.0
     numbers["hop"][0] = 1e9
-    first, second = weigh_evidence(KindNumbers(numbers, np.ones(1_000, bool))).score[:2]
+    first, second = weigh_evidence(kind_numbers(numbers, np.ones(1_000, bool))).score[:2]
     assert first > second
 
 
@@ -142,16 +146,16 @@ def test_score__a_kind_without_differences_changes_no_order():
     has = np.ones(30, bool)
     silent = numbers | {"closure": np.zeros(30)}
     np.testing.assert_array_equal(
-        weigh_evidence(KindNumbers(silent, has)).score, weigh_evidence(KindNumbers(numbers, has)).score
+        weigh_evidence(kind_numbers(silent, has)).score, weigh_evidence(kind_numbers(numbers, has)).score
     )
 
 
 def test_score__judges_a_node_without_neighbours_by_its_attributes_alone():
     numbers = {kind: np.array([5.0, 1.0, 2.0, 3.0]) for kind in KINDS}
     has = np.array([False, True, True, True])
-    before = weigh_evidence(KindNumbers(numbers, has)).score
+    before = weigh_evidence(kind_numbers(numbers, has)).score
     numbers["hop"] = np.array([-7.0, 1.0, 2.0, 3.0])
-    np.testing.assert_array_equal(weigh_evidence(KindNumbers(numbers, has)).score, before)
+    np.testing.assert_array_equal(weigh_evidence(kind_numbers(numbers, has)).score, before)
 
 
 def test_table__keeps_the_kinds_apart_and_gives_them_back():
@@ -161,11 +165,8 @@ def test_table__keeps_the_kinds_apart_and_gives_them_back():
     assert scores.places is not None
     assert np.array_equal(back.places, scores.places)
     assert np.array_equal(back.score, scores.score)
-    assert np.array_equal(back.alike, scores.alike)
-    alike = table["alike"].to_numpy()
-    assert table["alike_rank"].to_pylist() == [slow_place(alike, value) for value in alike]
-    for kind, column in KINDS.items():
-        places, numbers = table[f"{kind}_rank"].to_numpy(), table[column].to_numpy()
+    for kind in KINDS:
+        places, numbers = table[f"{kind}_rank"].to_numpy(), table[KINDS[kind].column].to_numpy()
         order = np.lexsort((table["node"].to_numpy(), -numbers))
         ranked = order[np.isin(table["degree"].to_numpy()[order], 0, invert=True) | (kind == "attributes")]
         assert np.all(np.diff(places[ranked]) >= 0), kind
@@ -175,10 +176,8 @@ def test_table__keeps_the_kinds_apart_and_gives_them_back():
 
 
 def test_table__orders_equal_scores_by_node_number():
-    numbers = weigh_evidence(KindNumbers({kind: np.array([1.0, 2.0, 2.0, 1.0]) for kind in KINDS}, np.ones(4, bool)))
-    nothing, degree = np.zeros(4), np.full(4, 2)
-    flags = np.zeros(4, np.uint8)
-    scores = nodes.NodeScores(*[nothing] * 9, numbers.score, degree, flags, numbers.places)
+    numbers = weigh_evidence(kind_numbers({kind: np.array([1.0, 2.0, 2.0, 1.0]) for kind in KINDS}, np.ones(4, bool)))
+    scores = replace(plain_scores({"ahp": np.zeros(4)}), score=numbers.score, places=numbers.places)
     graph = Graph(np.arange(0, 10, 2), np.array([1, 3, 0, 2, 1, 3, 0, 2], np.int32))
     table = scores_table(graph, scores, rank_by="score")
     assert table["node"].to_pylist() == [1, 2, 0, 3]
@@ -196,7 +195,7 @@ def numbers_of(size: int, lonely: float) -> tuple[dict[str, np.ndarray], np.ndar
     made[0][: size // 1000] = np.inf
     has = rng.random(size) >= lonely
     for kind, values in zip(KINDS, made, strict=True):
-        values[~has & (kind in OF_NEIGHBORS)] = 0.0 if kind == "cohesion" else 1e6  # of no meaning
+        values[~has & (kind != "attributes")] = 0.0 if kind == "cohesion" else 1e6  # of no meaning
     return dict(zip(KINDS, made, strict=True)), has
 
 
@@ -332,7 +331,7 @@ def test_weigh_and_p__have_the_bits_of_plain_numpy(size, lonely, monkeypatch):
     p = slow_p(numbers, has)
     for threads in (1, 2, 3):
         monkeypatch.setattr(numba, "get_num_threads", lambda threads=threads: threads)
-        weighed = weigh_evidence(KindNumbers(numbers, has))
+        weighed = weigh_evidence(kind_numbers(numbers, has))
         found = threshold.judge(weighed.sums, 0.1)
         np.testing.assert_array_equal(weighed.score, score)
         np.testing.assert_array_equal(weighed.places, places)
@@ -340,87 +339,28 @@ def test_weigh_and_p__have_the_bits_of_plain_numpy(size, lonely, monkeypatch):
         np.testing.assert_array_equal(found.flagged, slow_discoveries(p, 0.1))
 
 
-def slow_alike(numbers: dict[str, np.ndarray], has: np.ndarray) -> np.ndarray:
-    """Lower tails of all kinds: -log of the share of nodes below, equal ones by half, minus the least of all nodes."""
-    total = np.zeros(len(has))
-    for kind, values in numbers.items():
-        known = has if kind in OF_SOME else np.ones(len(has), bool)
-        own = values[known]
-        _, group, counts = np.unique(own, return_inverse=True, return_counts=True)
-        if kind == "cohesion" or not len(own) or 2 * counts.max() > len(own):
-            continue
-        surprise = -np.log((np.cumsum(counts) - counts / 2)[group] / len(own))
-        gained = surprise - surprise.min()
-        total[known] += gained
-        total[~known] += np.median(gained)
-    return total
-
-
-@pytest.mark.parametrize(
-    ("size", "lonely"), [(MANY, 0.02), (MANY, 0.6), *itertools.product([1, 2, 11, 3_000], [0.0, 0.02, 0.6, 1.0])]
-)
-def test_alike__is_the_sum_of_the_lower_tails(size, lonely, monkeypatch):
-    numbers, has = numbers_of(size, lonely)
-    found = []
-    for threads in (1, 3):
-        monkeypatch.setattr(numba, "get_num_threads", lambda threads=threads: threads)
-        found.append(weigh_evidence(KindNumbers(numbers, has)).alike)
-    np.testing.assert_array_equal(*found)
-    np.testing.assert_allclose(found[0], slow_alike(numbers, has), rtol=1e-9, atol=1e-9)
-
-
-def test_alike__weighs_hops_by_degree_as_the_score_does():
-    values, has = np.random.default_rng(0).permutation(np.arange(100.0)), np.ones(100, bool)
-    found = {degree: weigh_evidence(KindNumbers({"hop": values}, has, degree)).alike for degree in (10.0, 30.0)}
-    np.testing.assert_allclose(found[30.0], 1.5 * found[10.0])
-    assert found[10.0].argmax() == values.argmin()
-
-
 def test_weights__of_neighbours_fall_where_attributes_say_nothing_of_edges():
-    has = np.ones(3, bool)
-    full, half, none = (KindNumbers({}, has, 10.0, trust) for trust in (1.0, 0.5, 0.0))
-    assert [full.weight(kind) for kind in KINDS] == [1.0] * 6
-    assert [none.weight(kind) for kind in KINDS] == [1.0, 0.0, 1 / 3, 1 / 3, 1.0, 1.0]
-    assert [half.weight(kind) for kind in KINDS] == pytest.approx([1.0, 0.5, 2 / 3, 2 / 3, 1.0, 1.0])
+    full, half, none = (Facts(10.0, trust) for trust in (1.0, 0.5, 0.0))
+    assert [kind.weight(full) for kind in EVERY] == [1.0] * 6
+    assert [kind.weight(none) for kind in EVERY] == [1.0, 0.0, 1 / 3, 1 / 3, 1.0, 1.0]
+    assert [kind.weight(half) for kind in EVERY] == pytest.approx([1.0, 0.5, 2 / 3, 2 / 3, 1.0, 1.0])
+    assert [kind.name for kind in EVERY if kind.is_faint(none)] == ["closure"]
+    assert not [kind.name for kind in EVERY if kind.is_faint(half)]
 
 
 def test_strongest__names_no_far_triangles_where_they_weigh_nothing():
     places = np.random.default_rng(0).permuted(np.tile(np.arange(1, 201), (6, 1)), axis=1)
     every, has = [*KINDS], np.ones(200, bool)
-    named, others = (strongest(places, has, faint) for faint in ((), ("closure",)))
+    named, others = (strongest(places, has, EVERY, faint) for faint in ((), ("closure",)))
     is_closure = named == every.index("closure")
     assert is_closure.any()
     assert not (others == every.index("closure")).any()
     np.testing.assert_array_equal(named[~is_closure], others[~is_closure])
 
 
-def test_alike__says_nothing_where_most_nodes_are_equal():
-    values = np.where(np.arange(100) < 51, 2.0, np.arange(100.0))
-    values[-1] = 0.0  # below the bulk, but the kind does not speak there
-    assert not weigh_evidence(KindNumbers({"closure": values}, np.ones(100, bool))).alike.any()
-    values[0] = 7.0
-    assert weigh_evidence(KindNumbers({"closure": values}, np.ones(100, bool))).alike.argmax() == 99
-
-
-def test_alike__finds_nodes_that_copy_the_mean_of_their_neighbours_where_the_score_does_not(tmp_path):
-    graph = small_graph(600, 8)
-    assert graph.x is not None
-    x, rng = graph.x.copy(), np.random.default_rng(0)
-    copies = rng.choice(np.flatnonzero(np.diff(graph.indptr) >= 4), 12, replace=False)
-    for node in copies:
-        x[node] = graph.x[graph.indices[graph.indptr[node] : graph.indptr[node + 1]]].mean(axis=0)
-    small_run(tmp_path / "run", replace(graph, x=x), until="scores")
-    table = ranked_table.read_scores(tmp_path / "run" / "scores" / "scores.parquet")
-    is_copy = np.isin(table["node"].to_numpy(), copies)
-    assert roc_auc(is_copy, table["alike"].to_numpy()) > 0.95
-    assert np.median(table["alike_rank"].to_numpy()[is_copy]) <= len(copies)
-    assert roc_auc(is_copy, table["score"].to_numpy()) < 0.4
-    assert not is_copy[: 2 * len(copies)].any()
-
-
 def test_halves__with_places_are_the_double_places():
     numbers, has = numbers_of(3_000, 0.1)
-    weighed = weigh_evidence(KindNumbers(numbers, has))
+    weighed = weigh_evidence(kind_numbers(numbers, has))
     for row, (kind, values) in enumerate(numbers.items()):
         known = has if kind in OF_SOME else np.ones(len(has), bool)
         np.testing.assert_array_equal(weighed.double_places(row), slow_doubles(values, known))
@@ -438,20 +378,18 @@ def test_stability_and_verdict__need_no_second_sort(size):
     numbers, has = numbers_of(size, 0.1)
     numbers["hop"][np.isinf(numbers["hop"])] = 30.0
     views = [numbers["hop"] + np.random.default_rng(seed).gamma(1.0, size=size).round(1) for seed in (1, 2)]
-    nothing, flags = np.zeros(size), np.where(has, 0, nodes.ISOLATED).astype(np.uint8)
-    plain = nodes.NodeScores(
-        numbers["hop"], *[nothing] * 2, numbers["closure"], *[nothing] * 6, np.full(size, 10), flags
-    )
-    rest = (numbers[kind] for kind in ("context", "context_closure", "attributes", "cohesion"))
-    scores = nodes.with_attributes(plain, nodes.AttributeScores(*rest))
-    others = scores.score - slow_gains("hop", scores.ahp, has)[1]
+    by_column = {KINDS[kind].column: values for kind, values in numbers.items()}
+    scores = nodes.with_score(plain_scores(by_column, np.where(has, 0, nodes.ISOLATED)))
+    inputs = inputs_of(edge_index(np.zeros(size + 1, np.int64), np.zeros(0, np.int32)))
+    inputs.hops = NodeHops(np.zeros(0, np.float32), numbers["hop"], numbers["hop"], views)
+    others = scores.score - slow_gains("hop", numbers["hop"], has)[1]
     firsts = []
     for view in views:
         total = others + slow_gains("hop", view, has)[1]
         firsts.append(np.argsort(-total, kind="stable")[: min(100, size // 10)])
     wanted = len(np.intersect1d(*firsts)) / len(firsts[0])
-    unweighed = nodes.NodeScores(**{name: getattr(scores, name) for name in vars(plain)})
+    unweighed = replace(scores, weighed=None)
     p = nodes.verdict_of(scores, 0.1).p
     for given in (scores, unweighed):
-        assert nodes.stability(given, views, "score") == wanted
+        assert nodes.stability(given, inputs, "score") == wanted
         np.testing.assert_array_equal(nodes.verdict_of(given, 0.1).p, p)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hcm_scale.score.residual import residual
+from hcm_scale.score.kinds.attributes import residual
 
 
 def slow_residual(indptr, indices, x, ridge=1e-3):
@@ -20,7 +20,7 @@ def test_residual__equals_the_slow_twin_in_any_chunks(random_csr, monkeypatch):
     x = np.random.default_rng(0).normal(1, 2, (70, 4)).astype(np.float32)
     expected = slow_residual(indptr, indices, x)
     for chunk in (1 << 15, 7):
-        monkeypatch.setattr("hcm_scale.score.residual.CHUNK_ROWS", chunk)
+        monkeypatch.setattr("hcm_scale.score.kinds.attributes.CHUNK_ROWS", chunk)
         np.testing.assert_allclose(residual(indptr, indices, x), expected, rtol=1e-5)
 
 

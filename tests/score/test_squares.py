@@ -7,14 +7,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kinds import kind_numbers
 from scipy import sparse
 
 from hcm_scale.base.threads import kernel_threads
 from hcm_scale.graph import Graph
 from hcm_scale.graph.lookup import two_sides
-from hcm_scale.score import closure as counting
 from hcm_scale.score import evidence, threshold
+from hcm_scale.score import triangles as counting
 from hcm_scale.score.edge_index import edge_index
+from hcm_scale.score.kinds.cohesion import cohesion
 
 
 def edges_of(users, shops, num_nodes):
@@ -78,7 +80,8 @@ def test_squares__are_the_same_bytes_whatever_the_threads():
     found, had = [], numba.get_num_threads()
     for threads in (1, 2):
         with kernel_threads(threads):
-            found.append(np.stack([*counting.squares(edges, sides_of(edges)), counting.cohesion(edges)[0]]).tobytes())
+            of_nodes = cohesion(counting.count_and_expect(edges))
+            found.append(np.stack([*counting.squares(edges, sides_of(edges)), of_nodes]).tobytes())
     assert found[0] == found[1]
     assert numba.get_num_threads() == had
 
@@ -102,11 +105,12 @@ def test_cohesion__finds_a_block_of_users_and_shops_and_no_hub(hubs):
     left, right = np.flatnonzero(usual[:3_500])[:8], np.flatnonzero(usual[3_500:])[:8] + 3_500
     block = np.divmod(np.arange(64), 8)
     edges = edges_of(np.r_[users, left[block[0]]], np.r_[shops, right[block[1]]], 5_000)
-    found, _, rate = counting.cohesion(edges)
+    made = counting.count_and_expect(edges)
+    found, rate = cohesion(made), made.rate
     assert rate.of_squares
     assert {*left, *right} <= set(np.argsort(-found)[:50])  # the first 1 %
     assert found[np.diff(edges.indptr) > 1_000].max(initial=0) < np.quantile(found, 0.95)
-    np.testing.assert_allclose(counting.cohesion(edges, rate)[0], found)
+    np.testing.assert_allclose(cohesion(counting.count_and_expect(edges, rate)), found)
 
 
 @pytest.mark.parametrize("hubs", [0, 3])
@@ -114,14 +118,16 @@ def test_cohesion__finds_a_block_of_users_and_shops_and_no_hub(hubs):
 def test_cohesion__of_a_clean_graph_flags_no_node(num_edges, hubs):
     for seed in range(4):
         edges = edges_of(*random_edges(3_500, 1_500, num_edges, seed, hubs=hubs), 5_000)
-        numbers = evidence.KindNumbers({"cohesion": counting.cohesion(edges)[0]}, np.diff(edges.indptr) > 0)
+        of_nodes = cohesion(counting.count_and_expect(edges))
+        numbers = kind_numbers({"cohesion": of_nodes}, np.diff(edges.indptr) > 0)
         assert not threshold.judge(evidence.weigh_evidence(numbers).sums, 0.1).flagged.any()
 
 
 def test_cohesion__of_one_kind_is_not_judged_by_the_other(random_csr, caplog):
     sided = edges_of(*random_edges(100, 50, 600, seed=0), 150)
     other = edge_index(*random_csr(100, 600))
-    for edges, rate in ((sided, counting.cohesion(other)[2]), (other, counting.cohesion(sided)[2])):
+    rates = [counting.count_and_expect(edges).rate for edges in (other, sided)]
+    for edges, rate in zip((sided, other), rates, strict=True):
         caplog.clear()
-        assert not counting.cohesion(edges, rate)[0].any()
-        assert "cohesion tells nothing" in caplog.text
+        assert not cohesion(counting.count_and_expect(edges, rate)).any()
+        assert "triangles and squares tell nothing" in caplog.text

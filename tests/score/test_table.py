@@ -1,5 +1,6 @@
 """scores.parquet: what is in it, in which order, and back again."""
 
+import json
 import os
 import signal
 import threading
@@ -17,7 +18,7 @@ from hcm_scale.base.threads import kernel_threads
 from hcm_scale.graph import Graph
 from hcm_scale.score import nodes, threshold
 from hcm_scale.score import table as ranked_table
-from hcm_scale.score.evidence import KINDS
+from hcm_scale.score.kinds.all import KINDS
 
 
 def scores_table(graph, scores, rank_by):
@@ -31,9 +32,11 @@ def four_nodes(**parts) -> Graph:
 def scores_of(ahp, hav=None, flags=(0, 0, 0, 0)) -> nodes.NodeScores:
     ahp = np.array(ahp, float)
     hav = ahp if hav is None else np.array(hav, float)
-    context = {"context": -ahp, "context_closure": ahp / 3, "residual": ahp**2, "cohesion": ahp / 5, "score": ahp / 4}
-    degree = np.arange(len(ahp))
-    return nodes.NodeScores(ahp, ahp / 10, hav, ahp / 2, ahp, **context, degree=degree, flags=np.array(flags, np.uint8))
+    numbers = {"ahp": ahp, "iv": ahp / 10, "hav": hav, "closure": ahp / 2, "strange": ahp, "context": -ahp}
+    numbers |= {"context_closure": ahp / 3, "residual": ahp**2, "cohesion": ahp / 5}
+    added_up = {"score": ahp / 4, "places": np.ones((len(KINDS), len(ahp)), np.int32)}
+    flags = np.array(flags, np.uint8)
+    return nodes.NodeScores(tuple(KINDS.values()), numbers, np.arange(len(ahp)), flags, **added_up)
 
 
 def test_scores_table__is_sorted_by_rank_with_ties_by_node():
@@ -43,13 +46,14 @@ def test_scores_table__is_sorted_by_rank_with_ties_by_node():
     assert table["ahp"].to_pylist() == [3, 2, 2, 1]
     evidence = ["ahp", "iv", "hav", "closure", "strange", "context", "context_closure", "residual"]
     evidence += ["cohesion", "score"]
-    assert table.column_names == ["id", "node", *evidence, "rank", "degree", "flags"]
+    ranks = [f"{kind}_rank" for kind in KINDS]
+    assert table.column_names == ["id", "node", *evidence, "evidence", *ranks, "rank", "degree", "flags"]
 
 
 def test_scores_table__ranks_by_the_chosen_score_and_says_so():
     table = scores_table(four_nodes(), scores_of([4, 3, 2, 1], hav=[1, 2, 3, 4]), rank_by="hav")
     assert table["node"].to_pylist() == [3, 2, 1, 0]
-    assert table.schema.metadata == {b"rank_by": b"hav"}
+    assert table.schema.metadata == {b"rank_by": b"hav", b"kinds": ",".join(KINDS).encode()}
 
 
 def test_scores_table__joins_back_to_the_users_ids_and_labels():
@@ -193,10 +197,43 @@ def test_node_scores__is_the_table_in_node_order():
     scores = scores_of([1, 4, 2, 3, 8, 7, 6, 5], hav=np.arange(8), flags=flags)
     places = np.random.default_rng(0).integers(1, 9, (len(KINDS), 8)).astype(np.int32)
     graph = Graph(np.zeros(9, np.int64), np.empty(0, np.int32))
-    for given in (scores, replace(scores, places=places)):
-        back = ranked_table.node_scores(scores_table(graph, given, rank_by="ahp"))
-        for name in ("ahp", "iv", "hav", "degree", "flags", "places"):
-            assert np.array_equal(getattr(back, name), getattr(given, name))
+    given = replace(scores, places=places)
+    back = ranked_table.node_scores(scores_table(graph, given, rank_by="ahp"))
+    for name in ("score", "degree", "flags", "places"):
+        assert np.array_equal(getattr(back, name), getattr(given, name))
+    assert list(back.numbers) == list(given.numbers)
+    assert all(np.array_equal(back.numbers[name], given.numbers[name]) for name in given.numbers)
+
+
+ABOUT = {"title": "hums\x1b", "short": "Hum", "help": "", "words": "", "identity": "hum@a 1", "columns": {"hum": "hum"}}
+ABOUT |= {"ranks_all_nodes": True, "zero_says_nothing": False}
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ({"hum": ABOUT}, None),
+        ({"hum": {}}, "title is None"),
+        ({"hum": ABOUT | {"words": 3}}, "words is 3"),
+        ({"hum": ABOUT | {"columns": {}}}, None),
+        ({"hum": ABOUT | {"columns": {"hertz": "Hz"}}}, "no column hertz"),
+        ({"hum": ABOUT | {"columns": {"degree": "Hz"}}}, "degree is no name for a kind of evidence"),
+        ({"hop": ABOUT}, "hop is no name for a kind of evidence"),
+        ({"buzz": ABOUT}, "no column buzz_rank"),
+        (["hum"], "damaged"),
+    ],
+)
+def test_read_scores__believes_of_a_plug_in_only_what_can_be(tmp_path, own, said):
+    table, path = scores_table(four_nodes(), scores_of([1, 4, 2, 3]), rank_by="ahp"), tmp_path / "scores.parquet"
+    table = table.append_column("hum", [np.arange(4.0)]).append_column("hum_rank", [np.arange(4, 0, -1, np.int32)])
+    table = table.replace_schema_metadata({**table.schema.metadata, "own": json.dumps(own)})
+    ranked_table.write_scores(path, [lambda: table])
+    if said is not None:
+        with pytest.raises(FolderError, match=said):
+            ranked_table.read_scores(path)
+        return
+    kind = ranked_table.kinds_of(ranked_table.read_scores(path))["hum"]
+    assert (kind.title, kind.column, kind.identity) == ("hums\ufffd", "hum", "hum@a 1")  # no cursor is moved
 
 
 def test_scores_table__refuses_what_cannot_be_ranked():

@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+from kinds import kind_numbers
 
 from hcm_scale.score import threshold
-from hcm_scale.score.evidence import KINDS, KindNumbers, weigh_evidence
+from hcm_scale.score.evidence import weigh_evidence
+from hcm_scale.score.kinds.all import KINDS
 
 SAMPLES = {
     "normal": lambda rng, n: rng.standard_normal(n),
@@ -23,7 +25,7 @@ def sample(name: str, n: int, seed: int, kinds=tuple(KINDS)) -> dict[str, np.nda
 
 def verdict(numbers, has: np.ndarray | None = None, rate: float = 0.1):
     has = np.ones(len(next(iter(numbers.values()))), bool) if has is None else has
-    return threshold.judge(weigh_evidence(KindNumbers(numbers, has)).sums, rate)
+    return threshold.judge(weigh_evidence(kind_numbers(numbers, has)).sums, rate)
 
 
 def flagged(numbers, rate: float = 0.1) -> np.ndarray:
@@ -63,13 +65,13 @@ def test_p__is_above_0_and_at_most_1(name, n):
 @pytest.mark.parametrize("name", SAMPLES)
 def test_surprise__rises_with_the_number(kind, name):
     values = np.sort(np.append(SAMPLES[name](np.random.default_rng(1), 500), [10.0, 100.0, 1e4]))
-    assert np.all(np.diff(weigh_evidence(KindNumbers({kind: values}, np.ones(len(values), bool))).sums.total) >= 0.0)
+    assert np.all(np.diff(weigh_evidence(kind_numbers({kind: values}, np.ones(len(values), bool))).sums.total) >= 0.0)
 
 
 def test_p__falls_with_the_sum():
-    sums = weigh_evidence(KindNumbers(sample("normal", 403, seed=0), np.ones(403, bool))).sums
+    sums = weigh_evidence(kind_numbers(sample("normal", 403, seed=0), np.ones(403, bool))).sums
     total = np.sort(np.append(np.random.default_rng(0).gamma(3.0, size=400), [20.0, 50.0, 2000.0]))
-    assert np.all(np.diff(threshold.judge(sums._replace(total=total, alone=None), 0.1).p) <= 0.0)
+    assert np.all(np.diff(threshold.judge(sums._replace(total=total, alone=None, num_alone=0), 0.1).p) <= 0.0)
 
 
 def test_p__of_the_bulk_is_its_rank():
@@ -129,7 +131,7 @@ def test_few_numbers_above_one_that_most_share__are_judged_among_themselves(kind
     values = np.zeros(1000)
     values[:5], values[5] = 5.0, 9.0  # more than half of them alike: their middle has no spread
     assert len(flagged({kind: values})) == 0 or kind in ("closure", "context_closure", "cohesion")
-    assert np.all(np.isfinite(weigh_evidence(KindNumbers({kind: values}, np.ones(1000, bool))).sums.total))
+    assert np.all(np.isfinite(weigh_evidence(kind_numbers({kind: values}, np.ones(1000, bool))).sums.total))
 
 
 def test_nodes_without_neighbors__are_judged_by_their_attributes_alone():

@@ -6,8 +6,9 @@ import torch
 from scipy import sparse
 
 from hcm_scale.base.triton_jit import AVAILABLE
-from hcm_scale.score import closure
+from hcm_scale.score import triangles
 from hcm_scale.score.edge_index import edge_index
+from hcm_scale.score.kinds import closure
 from hcm_scale.score.triangles_device import triangles_on_device
 from hcm_scale.synthetic.families import rmat
 
@@ -61,11 +62,11 @@ def test_closure_and_cohesion__of_a_million_nodes_are_the_same_on_the_device(mon
     mean = np.random.default_rng(0).random(edges.num_edges).astype(np.float32)
     cut = closure.far_cut(mean, 0.4)
     for bound in ("_MANY_STEPS", "_FEW_STEPS"):
-        monkeypatch.setattr(closure, bound, 0)
+        monkeypatch.setattr(triangles, bound, 0)
     made = {}
     for device in ("cpu", "cuda"):
         torch.cuda.reset_peak_memory_stats()
-        cohesion, expected, _ = closure.cohesion(edges, device=device)
-        made[device] = cohesion, closure.closure(edges, mean, cut, expected, device)
+        counted, expected, _ = triangles.count_and_expect(edges, device=device)
+        made[device] = counted, closure.closure(edges, mean, cut, expected, device)
     np.testing.assert_array_equal(made["cuda"], made["cpu"])
     assert torch.cuda.max_memory_allocated() > 17 * edges.num_edges, "the cores counted"

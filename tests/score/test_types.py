@@ -7,13 +7,15 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 from helpers import small_graph, small_run
+from kinds import COLUMNS
 from scipy import sparse
 
 from hcm_scale.graph import Graph
 from hcm_scale.graph.store import NodeTypes
 from hcm_scale.score import evidence
-from hcm_scale.score.nodes import NodeScores, verdict_of, with_attributes
-from hcm_scale.score.table import KIND_RANKS, node_scores, read_scores
+from hcm_scale.score.kinds.all import KINDS
+from hcm_scale.score.nodes import NodeScores, verdict_of, with_score
+from hcm_scale.score.table import node_scores, read_scores
 
 
 def typed_graph(num_nodes: int = 900, share: float = 0.4) -> Graph:
@@ -25,30 +27,16 @@ def typed_graph(num_nodes: int = 900, share: float = 0.4) -> Graph:
 
 
 def random_scores(rng, num_nodes: int, types: NodeTypes | None, groups=None) -> NodeScores:
-    numbers = {name: rng.gamma(2.0, size=num_nodes) for name in ("ahp", "iv", "hav", "closure", "strange")}
-    numbers |= {name: rng.gamma(2.0, size=num_nodes) for name in ("context", "context_closure", "residual", "cohesion")}
+    numbers = {name: rng.gamma(2.0, size=num_nodes) for name in COLUMNS}
     degree = rng.integers(0, 9, num_nodes)
-    return NodeScores(
-        **numbers,
-        score=np.zeros(num_nodes),
-        degree=degree,
-        flags=(degree == 0).astype(np.uint8),
-        types=types,
-        groups=groups,
-    )
+    flags = (degree == 0).astype(np.uint8)
+    return NodeScores(tuple(KINDS.values()), numbers, degree, flags, types=types, groups=groups)
 
 
 def some(scores: NodeScores, nodes: np.ndarray) -> NodeScores:
     """These nodes alone, as if there were no others."""
-    arrays = {name: value[nodes] for name, value in vars(scores).items() if isinstance(value, np.ndarray)}
-    return replace(scores, **arrays, types=None, groups=None)
-
-
-def added_up(scores: NodeScores, like: NodeScores | None = None) -> NodeScores:
-    from hcm_scale.score.nodes import AttributeScores
-
-    found = AttributeScores(scores.context, scores.context_closure, scores.residual, scores.cohesion)
-    return with_attributes(scores, found, like)
+    numbers = {name: values[nodes] for name, values in scores.numbers.items()}
+    return NodeScores(scores.kinds, numbers, scores.degree[nodes], scores.flags[nodes])
 
 
 @pytest.mark.parametrize("is_other", [False, True])
@@ -58,12 +46,12 @@ def test_scores_and_p__are_those_of_each_type_by_itself(is_other):
     groups = evidence.type_groups(types[1])
     assert groups == {"user": 0, "shop": 1, "bank": 0, None: 0}  # a hundred banks show no bulk
     scores, other = (random_scores(rng, len(t.codes), t, groups) for t in types)
-    made = added_up(scores, other if is_other else None)
+    made = with_score(scores, other if is_other else None)
     p = verdict_of(made, 0.1, other if is_other else None).p
     is_shop, was_shop = (np.asarray(t.encode(t.codes).cast("string")) == "shop" for t in types)
     for mine, theirs in ((is_shop, was_shop), (~is_shop, ~was_shop)):
         like = some(other, np.flatnonzero(theirs)) if is_other else None
-        alone = added_up(some(scores, np.flatnonzero(mine)), like)
+        alone = with_score(some(scores, np.flatnonzero(mine)), like)
         np.testing.assert_array_equal(made.score[mine], alone.score)
         np.testing.assert_array_equal(made.places[:, mine], alone.places)
         np.testing.assert_array_equal(p[mine], verdict_of(alone, 0.1, like).p)
@@ -82,7 +70,7 @@ def test_run__ranks_by_kind_within_a_type_and_keeps_the_types(tmp_path: Path):
     assert Graph.open(tmp_path / "run" / "graph").node_types.names == ("shop", "user")
     for name in ("shop", "user"):
         rows = table.filter(pc.equal(table["type"], name))
-        kind, number = KIND_RANKS[4], rows["residual"].to_numpy()
+        kind, number = "attributes_rank", rows["residual"].to_numpy()
         order = np.argsort(np.argsort(-number, kind="stable"))
         np.testing.assert_array_equal(rows[kind].to_numpy(), order + 1)
     scores = node_scores(table)

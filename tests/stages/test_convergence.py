@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
+from bench.convergence import effective_samples, r_hat, split
 from hcm_scale.base.spmm import Propagated
 from hcm_scale.model import HopModel
 from hcm_scale.posterior.samples import seal_samples, write_sample
 from hcm_scale.stages import convergence
-from hcm_scale.stages.convergence import diagnose, drawn_edges, effective_samples, hops_by_sample, r_hat, split
+from hcm_scale.stages.convergence import drawn_edges, hops_by_sample
 from hcm_scale.stages.edges import View
 from hcm_scale.synthetic.families import rmat
 
@@ -58,16 +59,3 @@ def test_chains__that_never_move_agree():
     still = np.ones((2, 6, 3))
     assert r_hat(still).tolist() == [1, 1, 1]
     assert np.isfinite(effective_samples(still)).all()
-
-
-def test_text__says_what_the_numbers_mean():
-    draws = np.random.default_rng(0).normal(size=(2, 1_000, 40))
-    few, long = (dict(zip("ab", draws[:, :count], strict=True)) for count in (5, 1_000))
-    assert "a R-hat" in diagnose(few)["text"]
-    assert "So few samples cannot show" in diagnose(few)["text"]
-    assert "Each chain has converged" in diagnose(long)["text"]
-    drifting = {"a": draws[0, :100] + np.linspace(0, 4, 100)[:, None]}
-    assert "have not converged" in diagnose(drifting)["text"]
-    assert diagnose(drifting)["chains"][0]["share_above"] == 1
-    assert "too few samples" in diagnose({"a": draws[0, :3]})["text"]
-    assert diagnose({"a": np.zeros((4, 0))}) is None

@@ -16,7 +16,7 @@ from hcm_scale.graph import Graph
 from hcm_scale.model import HopModel, embed_graph
 from hcm_scale.posterior.samples import Samples, open_samples, seal_samples, write_sample
 from hcm_scale.run.stages import scoring_of
-from hcm_scale.score import closure
+from hcm_scale.score import triangles
 from hcm_scale.stages import score as stage
 from hcm_scale.stages.edges import View
 
@@ -36,12 +36,12 @@ def write_samples(folder: Path, *, num_samples: int = 4, directed: bool = False)
 
 def score(graph, structure, features, samples, out, propagated=False, **options):
     """The stage with no neighbour left out and AHP as the ranking, apart from `options`; a view for each structure."""
-    how = replace(PLAIN, **{name: options.pop(name) for name in [*options] if hasattr(PLAIN, name)})
+    scoring = replace(PLAIN, **{name: options.pop(name) for name in [*options] if hasattr(PLAIN, name)})
     usual = {"seed": 0, "state": "memory", "chunk_edges": None, "device": "cpu", "features": features}
     samples = samples if isinstance(samples, Samples) else open_samples(samples)
     structures = structure if isinstance(structure, list) else [structure]
     views = [View(one, features, samples) for one in structures]
-    return stage.score(graph, views, out, how=how, propagated=propagated, **usual | options)
+    return stage.score(graph, views, out, options=scoring, propagated=propagated, **usual | options)
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_score__asks_the_device_for_triangles(graph, structure, features, sample
         asked.append((device, used is None))
         return answer
 
-    monkeypatch.setattr(closure, "_count_on_device", count)
+    monkeypatch.setattr(triangles, "_count_on_device", count)
     found = score(graph, structure, features, samples, tmp_path / "none", device="cpu:0").table()
     assert asked == [("cpu:0", True), ("cpu:0", False), ("cpu:0", False)]
     for name in ("context_closure", "cohesion", "closure"):
@@ -168,7 +168,7 @@ def test_score__is_left_to_the_cores_where_a_gpu_has_no_room(
     monkeypatch.setattr(stage, "has_room", lambda *given: False)
     options = {"device": "cuda", "precision": precision}
     found = score(graph, structure, features, samples, tmp_path / "gpu", **options)
-    assert "no GPU memory for x and an embedding of 60 nodes: the cores score" in caplog.text
+    assert "no GPU memory for x and an embedding of 60 nodes: scoring on the CPU" in caplog.text
     for path in by_cores.folder.iterdir():
         assert (found.folder / path.name).read_bytes() == path.read_bytes()
 
@@ -191,7 +191,7 @@ def test_score__a_mapped_graph_and_a_directed_one(random_csr, features, tmp_path
     table = score(graph, graph, features, samples, tmp_path / "scores", state="disk").table()
     without = graph.degrees[table["node"].to_numpy()] == 0
     assert [bool(text) for text in table["flags"].to_pylist()] == without.tolist()
-    assert "graph.directed=true counts no far triangles" in caplog.text
+    assert "graph.directed=true counts no triangles of far edges" in caplog.text
 
 
 def test_score__trim_max_neighbors_and_rank_by_reach_the_table(graph, structure, features, samples, tmp_path):
@@ -282,7 +282,7 @@ def test_scores_table__of_the_stage_has_the_promised_columns(graph, structure, f
     evidence = ["ahp", "iv", "hav", "closure", "strange", "context", "context_closure", "residual"]
     evidence += ["cohesion", "score"]
     ranks = ["hop_rank", "closure_rank", "context_rank", "context_closure_rank", "attributes_rank", "cohesion_rank"]
-    judged = ["evidence", *ranks, "alike", "alike_rank", "p", "flagged"]
+    judged = ["evidence", *ranks, "p", "flagged"]
     assert names == ["id", "node", *evidence, *judged, "rank", "degree", "flags", "y", "kind"]
 
 

@@ -1,4 +1,4 @@
-"""Residual: how far a node's attributes are from what the attributes of its neighbours predict.
+"""Odd attributes: how far a node's attributes are from what the attributes of its neighbours predict.
 
 A linear map, the same for all nodes, predicts the features of a node from the mean of its neighbours' features; the
 residual is the length of the error. Where neighbours are alike this is the distance to them, and where they carry no
@@ -20,10 +20,14 @@ from threadpoolctl import threadpool_limits
 
 from hcm_scale.base.spmm import mean_rows
 from hcm_scale.base.threads import map_slices, share_parts
+from hcm_scale.score.kinds.inputs import KindInputs
+from hcm_scale.score.kinds.kind import Column, Kind, Reason, Values
+from hcm_scale.score.kinds.phrases import NOTABLE_DEVIATIONS, difference_text, like_text
 
 CHUNK_ROWS = 1 << 15
 _FITTED_ROWS, _RANGE_ROWS = 1 << 20, 1 << 12
 _RIDGE = 1e-3  # of the mean variance of the neighbours' means
+_NUM_CITED = 2  # columns in a sentence
 
 
 class Prediction(NamedTuple):
@@ -108,3 +112,45 @@ def _in_chunks(
 
     with threadpool_limits(limits=1, user_api="blas"):
         share_parts(numba.get_num_threads(), range(len(chunks)), one)
+
+
+def _numbers(inputs: KindInputs) -> list[Values]:
+    of_graph = inputs.edges.indptr, inputs.edges.indices, inputs.features
+    prediction = Prediction(*inputs.measured(lambda: fit(*of_graph), "centre", "weights"))
+    return [residual(*of_graph, prediction)]
+
+
+def _sentence(e: Any, _: Reason) -> str:
+    """The columns that are extreme or differ most; hashed text only where no column differs."""
+    plain = [d for d in e.differences if not d.is_text]
+    cited, opening = [d for d in plain if d.notable][:_NUM_CITED], ""
+    if not cited and not (cited := [d for d in e.differences if d.is_text][:1]):
+        cited, opening = plain[:1], f"no column alone is {NOTABLE_DEVIATIONS:g} deviations off; the farthest is "
+    lines = "; ".join(difference_text(e, d) for d in cited)
+    usual = f"; usual is the median of {like_text(e)}" if "is usual" in lines else ""
+    return f"{opening}{lines}{usual}" if cited else "no single column shows it"
+
+
+ATTRIBUTES = Kind(
+    name="attributes",
+    columns={
+        "residual": Column(
+            "distance of attributes to what the neighbourhood predicts",
+            "How far its attributes lie from what its neighbourhood predicts.",
+            title="Odd attributes",
+        )
+    },
+    title="odd attributes",
+    short="Odd",
+    help="Its attributes are not what its surroundings lead one to expect.",
+    numbers=_numbers,
+    needs_attributes=True,
+    ranks_all_nodes=True,
+    stored={
+        "centre": lambda array: array is not None and array.ndim == 1,
+        "weights": lambda array: array is not None and array.ndim == 2,
+    },
+    shows_differences=True,
+    reason=lambda around: {},
+    sentence=_sentence,
+)

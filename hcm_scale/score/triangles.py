@@ -1,27 +1,11 @@
-"""Far closure: tight groups of nodes that the model takes to be far apart.
+"""Triangles at every node and those that degrees lead to expect; squares, where a graph has two sides and no triangles.
 
-A mean over neighbours hides a planted clique: fifteen anomalous neighbours among seventy move it little. But the far
-edges of a clique close into triangles with each other, which unrelated far edges hardly do. So the `share` of edges
-with the largest predicted hop is marked as far, and each node has
-
-    closure(v) = log(1 + far triangles at v / (degree of v + expected(v) / 4)),
-
-where expected(v) are triangles of a random graph (see below). Most nodes have next to none, but a hub of a skewed graph
-has many, and share^3 of them are far by chance: counted per neighbour alone they would grow with its degree without
-end. The learned hops matter: the same count over edges with far attributes finds nothing (docs/results.md). Undirected
-graphs only.
-
-Cohesion asks the same of all edges, whatever the model says of them: a ring of accounts whose attributes are ordinary
-shows by its triangles alone. In a random graph with these degrees the ends of an edge (u, v) share
+In a random graph with these degrees the ends of an edge (u, v) share
 
     min(rate * (d(u) - 1) * (d(v) - 1), d(u) - 1, d(v) - 1),   rate = sum of d (d - 1) / (sum of d)^2
 
 neighbours, and a node has half the sum over its edges as expected triangles: a merchant with a thousand partners has
-many. Real graphs have more, so the rate is raised by the root of how many times as many, and
-
-    cohesion(v) = log(1 + triangles at v) - log(1 + expected(v)), and 0 without triangles.
-
-A directed graph counts them without directions, and one of two sides, which has none, counts squares (see below).
+many. Real graphs have more, so the rate is raised by the root of how many times as many.
 
 Every edge points from its end of smaller (degree, number) to the larger, so that no node has more than sqrt(2 m)
 successors, and a triangle is found once: as a successor that both ends of its lowest edge have. One end marks its
@@ -29,15 +13,14 @@ successors, and those of the other are looked up, the fewer of the two where lis
 successors are hubs, the million nodes of largest degree. They are numbered by degree, so that most marks are a few
 kilobytes of bits in the nearest cache, and a step is a load without a branch or a search; what is found is counted by
 each thread for itself. Others are few, and are searched for. Threads add to shared integers, so the result does not
-depend on them. Cost: O(m^1.5) steps in the worst case, about one nanosecond each; memory 1 byte per edge, 4 per far
+depend on them. Cost: O(m^1.5) steps in the worst case, about one nanosecond each; memory 1 byte per edge, 4 per marked
 edge, 16 per node, four megabytes per thread. Where there are very many steps and a CUDA device has room, it counts the
 same integers (`triangles_device`).
 """
 
 import logging
 import math
-from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +29,7 @@ from scipy import sparse
 from hcm_scale.base import order
 from hcm_scale.base.device import MANY_ENTRIES
 from hcm_scale.base.jit import fetch_add, kernel, prefetch
-from hcm_scale.base.threads import map_slices, positions_where, run_in_slices, run_in_threads
+from hcm_scale.base.threads import map_slices, positions_where, run_in_threads
 from hcm_scale.graph.lookup import two_sides
 from hcm_scale.graph.store import Graph
 from hcm_scale.score.edge_index import EdgeIndex, edge_index
@@ -54,7 +37,6 @@ from hcm_scale.score.edge_index import EdgeIndex, edge_index
 _BATCH = 64  # edges whose ends are prefetched before the first of them is read
 _AHEAD = 16  # neighbours between prefetching a node's numbers and reading them
 _MAX_HUBS, _LEAST_HUB = 1 << 20, 1 << 6  # nodes, neighbours
-_EXPECTED_WEIGHT = 0.25  # of an expected triangle beside a neighbour: docs/detector.md
 _FEW_STEPS = 64  # an edge: to look at all edges from both ends, for the shorter list of each, or at hubs, costs as much
 _MANY_STEPS = 1 << 34  # a second or two of sixteen cores: what copies to a CUDA device and compiling may take
 _WORD, _LAST_BIT = np.uint64(6), np.uint64(63)
@@ -67,67 +49,6 @@ _ROWS_AHEAD = 4  # neighbours between prefetching a row and reading it
 log = logging.getLogger(__name__)
 
 
-class Cut(NamedTuple):
-    """Hop from which edges are far, as a key of `base.order`, and the share that is far of the edges equal to it.
-
-    It is taken from one graph and applies to others.
-    """
-
-    key: int
-    tied: float
-
-
-def far_cut(mean: NDArray[np.float32], share: float) -> Cut:
-    """Threshold exceeded by floor(share * m) edges, those with the largest mean hop (NaN is not scored)."""
-    if not 0.0 < share <= 1.0:
-        raise ValueError(f"share={share} must be above 0 and at most 1: the share of edges taken as far")
-    wanted = min(math.floor(Fraction(str(float(share))) * len(mean)), order.num_finite(mean))
-    if wanted == 0:
-        return Cut(order.ABOVE_ALL, 0.0)
-    key, rank, num_equal = order.find_rank(mean, wanted)
-    return Cut(key, rank / num_equal)
-
-
-def mark_far(mean: NDArray[np.float32], cut: Cut) -> NDArray[np.bool_]:
-    """Whether each edge is beyond the cut; of edges equal to it the cut's share, the later ones.
-
-    >>> mean = np.array([1.0, 3.0, 2.0, 2.0], np.float32)
-    >>> mark_far(mean, far_cut(mean, 0.5)).tolist()
-    [False, True, False, True]
-    """
-    far = np.zeros(len(mean), bool)
-    ties = order.count_lower(mean, cut.key >> 16)[:, cut.key & 0xFFFF]
-    after = ties[::-1].cumsum()[::-1] - ties  # ties in the ranges behind each one
-    ties = np.clip(round(cut.tied * int(ties.sum())) - after, 0, ties)
-    run_in_threads(len(ties), order.mark_largest, mean.view(np.uint32), np.uint32(cut.key), ties, far)
-    return far
-
-
-def closure(
-    edges: EdgeIndex, mean: NDArray[np.float32], cut: Cut, expected: NDArray[np.float64], device: str = "cpu"
-) -> NDArray[np.float64]:
-    """log(1 + far triangles in units of `closure_unit`) of every node, (n,); 0 for nodes without neighbours.
-
-    `expected` are the triangles that `cohesion` expects. Very many triangles are counted on the device.
-    """
-    if edges.directed:
-        raise ValueError("closure counts triangles of undirected edges; this graph is directed: rank by ahp or hav")
-    triangles = _far_triangles(edges, mark_far(mean, cut), device)
-    out = np.empty(len(triangles))
-
-    def fill(part: slice) -> None:
-        degree = np.diff(edges.indptr[part.start : part.stop + 1])
-        np.log1p(triangles[part] / np.maximum(closure_unit(degree, expected[part]), 1.0), out=out[part])
-
-    run_in_slices(len(out), fill)
-    return out
-
-
-def closure_unit(degree: Any, expected: Any) -> Any:
-    """Far triangles of which the closure of a node with so many neighbours and expected triangles is log 2."""
-    return degree + _EXPECTED_WEIGHT * expected
-
-
 class Rate(NamedTuple):
     """What expected triangles grow with, or what expected squares are multiplied by."""
 
@@ -135,22 +56,29 @@ class Rate(NamedTuple):
     of_squares: bool = False
 
 
-def cohesion(
-    edges: EdgeIndex, rate: Rate | None = None, device: str = "cpu"
-) -> tuple[NDArray[np.float64], NDArray[np.float64], Rate]:
-    """Logarithm of the triangles of every node over those expected, (n,), the latter, (n,), and the rate used.
+class Triangles(NamedTuple):
+    """Triangles, or squares, at every node and those expected, (n,) each, and the rate of the latter."""
 
-    Squares cannot be judged by a rate of triangles, nor the other way round: all nodes are 0 then.
+    counted: NDArray[np.int64] | NDArray[np.float64]
+    expected: NDArray[np.float64]
+    rate: Rate
+
+
+def count_and_expect(edges: EdgeIndex, rate: Rate | None = None, device: str = "cpu") -> Triangles:
+    """Triangles of undirected edges; a given rate is that of another graph.
+
+    Squares cannot be judged by a rate of triangles, nor the other way round: there are none then.
 
     >>> from hcm_scale.score.edge_index import edge_index
     >>> triangle_and_pair = edge_index(np.array([0, 2, 4, 6, 7, 8]), np.array([1, 2, 0, 2, 0, 1, 4, 3], np.int32))
-    >>> cohesion(triangle_and_pair)[0].round(2).tolist()
-    [0.43, 0.43, 0.43, 0.0, 0.0]
+    >>> counted, expected, rate = count_and_expect(triangle_and_pair)
+    >>> counted.tolist(), expected.round(2).tolist()
+    ([1, 1, 1, 0, 0], [0.31, 0.31, 0.31, 0.0, 0.0])
     """
-    side, (out, expected) = two_sides(Graph(edges.indptr, edges.indices)), np.zeros((2, edges.num_nodes))
+    side, expected = two_sides(Graph(edges.indptr, edges.indices)), np.zeros(edges.num_nodes)
     if rate is not None and rate.of_squares != (side is not None):
-        log.warning("scores: of this graph and that of the model one has two sides: cohesion tells nothing")
-        return out, expected, rate
+        log.warning("scores: of this graph and that of the model one has two sides: triangles and squares tell nothing")
+        return Triangles(np.zeros(edges.num_nodes, np.int64), expected, rate)
     counted, at_random = (_triangles(edges, device), None) if side is None else squares(edges, side)
 
     def expect(rate: float, step: int, out: NDArray[np.float64]) -> None:
@@ -161,23 +89,17 @@ def cohesion(
 
     if rate is None:
         value, step = random_rate(edges) if at_random is None else 1.0, 1 + edges.num_nodes // _RATE_NODES
-        some = expected[: len(range(0, len(out), step))]
+        some = expected[: len(range(0, len(expected), step))]
         expect(value, step, some)
         sums = map_slices(len(some), lambda part: [some[part].sum(), float(counted[::step][part].sum())])
-        of_some, found = np.sum(sums, axis=0) if sums else (0.0, 0.0)
-        value *= math.sqrt(max(1.0, found / of_some)) if of_some > 0.0 else 1.0
+        of_some, num_counted = np.sum(sums, axis=0) if sums else (0.0, 0.0)
+        value *= math.sqrt(max(1.0, num_counted / of_some)) if of_some > 0.0 else 1.0
         rate = Rate(float(value), side is not None)
     expect(rate.value, 1, expected)
-
-    def fill(part: slice) -> None:
-        over = np.log1p(counted[part]) - np.log1p(expected[part])
-        out[part] = np.where(counted[part] > 0, over, 0.0)
-
-    run_in_slices(len(out), fill)
-    return out, expected, rate
+    return Triangles(counted, expected, rate)
 
 
-def both_ways(edges: EdgeIndex) -> EdgeIndex:
+def undirected(edges: EdgeIndex) -> EdgeIndex:
     """Edges of a directed graph without their directions; 10 bytes an arc while they are made, and the edges."""
     shape = edges.num_nodes, edges.num_nodes
     arcs = sparse.csr_array((np.ones(len(edges.indices), bool), edges.indices, edges.indptr), shape=shape)
@@ -193,8 +115,8 @@ def random_rate(edges: EdgeIndex) -> float:
         degree = np.diff(edges.indptr[part.start : part.stop + 1]).astype(np.float64)
         return [(degree * (degree - 1.0)).sum(), degree.sum()]
 
-    found = map_slices(edges.num_nodes, sums)
-    of_pairs, num_arcs = np.sum(found, axis=0) if found else (0.0, 0.0)
+    of_slices = map_slices(edges.num_nodes, sums)
+    of_pairs, num_arcs = np.sum(of_slices, axis=0) if of_slices else (0.0, 0.0)
     return float(of_pairs / max(num_arcs, 1.0) ** 2)
 
 
@@ -214,23 +136,23 @@ def expect_triangles(part, indptr, indices, rate, step, out):
 
 def _triangles(edges: EdgeIndex, device: str = "cpu") -> NDArray[np.int64]:
     """Number of triangles at every node, (n,)."""
-    if (found := _count_on_device(edges, None, device, len(edges.indices) >= MANY_ENTRIES)) is not None:
-        return found
+    if (counted := _count_on_device(edges, None, device, len(edges.indices) >= MANY_ENTRIES)) is not None:
+        return counted
     graph, hubs, least = (edges.indptr, edges.indices), np.empty(0, np.int64), edges.num_nodes
     first, count = np.zeros(edges.num_nodes + 1, np.int64), np.zeros(edges.num_nodes, np.int64)
     successors = np.empty(0, edges.indices.dtype)  # of which the first pass says how many there are
     run_in_threads(len(count), select_successors, *graph, count, least, first, successors)
     np.cumsum(first, out=first)
     steps = _num_steps(edges, first, 1.0)
-    if (found := _count_on_device(edges, None, device, _are_many(steps, edges))) is not None:
-        return found
+    if (counted := _count_on_device(edges, None, device, _are_many(steps, edges))) is not None:
+        return counted
     successors = np.empty(first[-1], edges.indices.dtype)
-    if both_ways := steps > _FEW_STEPS * len(successors):
+    if from_both_ends := steps > _FEW_STEPS * len(successors):
         hubs, least = _hubs(edges.indptr)
         count[hubs] = ~np.arange(len(hubs))
     run_in_threads(len(count), select_successors, *graph, count, least, first, successors)
     count[hubs] = 0
-    run_in_threads(len(count), count_triangles, (*graph, both_ways), (first, successors, hubs), count)
+    run_in_threads(len(count), count_triangles, (*graph, from_both_ends), (first, successors, hubs), count)
     return count
 
 
@@ -259,17 +181,17 @@ def _count_on_device(
     return triangles_on_device(edges, used, device)
 
 
-def _far_triangles(edges: EdgeIndex, far: NDArray[np.bool_], device: str = "cpu") -> NDArray[np.int64]:
-    """Number of triangles of far edges at every node, (n,)."""
-    if (found := _count_on_device(edges, far, device, len(edges.indices) >= MANY_ENTRIES)) is not None:
-        return found
-    graph = edges.indptr, edges.indices, edges.start, far
+def marked_triangles(edges: EdgeIndex, marked: NDArray[np.bool_], device: str = "cpu") -> NDArray[np.int64]:
+    """Number of triangles of marked edges at every node, (n,)."""
+    if (counted := _count_on_device(edges, marked, device, len(edges.indices) >= MANY_ENTRIES)) is not None:
+        return counted
+    graph = edges.indptr, edges.indices, edges.start, marked
     first = np.zeros(edges.num_nodes + 1, np.int64)
     run_in_threads(edges.num_nodes, count_successors, *graph, first[1:])
     np.cumsum(first, out=first)
     steps = _num_steps(edges, first, first[-1] / max(1, edges.num_edges))
-    if (found := _count_on_device(edges, far, device, _are_many(steps, edges))) is not None:
-        return found
+    if (counted := _count_on_device(edges, marked, device, _are_many(steps, edges))) is not None:
+        return counted
     hubs, _ = _hubs(edges.indptr)
     successors, count = np.empty(first[-1], edges.indices.dtype), first[:-1].copy()
     run_in_threads(len(count), list_successors, *graph, count, successors)
@@ -396,9 +318,9 @@ def holds(indices, low, high, node):
 
 @kernel(inline="always")
 def _neighbor_at(graph, lists, position):
-    """Neighbour, or where not `both_ways` successor, at a position or at the last one; hubs may be listed as codes."""
-    (_, indices, both_ways), (_, successors, hubs) = graph, lists
-    if both_ways:
+    """Neighbour, or where not `from_both_ends` successor, at a position or at the last; hubs may be codes."""
+    (_, indices, from_both_ends), (_, successors, hubs) = graph, lists
+    if from_both_ends:
         return np.uint64(indices[np.uint64(min(position, len(indices) - 1))])
     v = np.int64(successors[np.uint64(min(position, len(successors) - 1))])
     return np.uint64(hubs[~v] if v < 0 else v)
@@ -448,7 +370,7 @@ def _count_common(lists, v, low, high, marks, count, own):
 @kernel(allocates=False)
 def _count_range(part, graph, lists, count, marks, own):
     """Adds what the nodes of a range find; apart from `count_triangles`, as one that makes arrays is slower."""
-    (indptr, _, both_ways), (first, successors, _), (is_hub_marked, seen) = graph, lists, marks
+    (indptr, _, from_both_ends), (first, successors, _), (is_hub_marked, seen) = graph, lists, marks
     for u in range(part[0], part[1]):
         low, high, of_u = first[u], first[u + 1], 0
         size, others = high - low, low
@@ -459,13 +381,13 @@ def _count_range(part, graph, lists, count, marks, own):
             others += 1
         for e in range(others, high):
             seen[np.uint64(successors[e]) & _LAST_BITS] = 1
-        begin, end = (indptr[u], indptr[u + 1]) if both_ways else (low, high)
+        begin, end = (indptr[u], indptr[u + 1]) if from_both_ends else (low, high)
         for e in range(begin, end):
             prefetch(first, _neighbor_at(graph, lists, e + _AHEAD))
             prefetch(successors, first[_neighbor_at(graph, lists, e + _ROWS_AHEAD)])
             v = _neighbor_at(graph, lists, e)
             num = first[v + _ONE] - first[v]
-            if not both_ways or num < size or (num == size and v < u):
+            if not from_both_ends or num < size or (num == size and v < u):
                 of_v = _count_common(lists, v, others, high, marks, count, own)
                 if of_v:
                     fetch_add(count, v, of_v)
@@ -480,10 +402,10 @@ def _count_range(part, graph, lists, count, marks, own):
 
 @kernel
 def count_triangles(part, graph, lists, count):
-    """count[v] += triangles at v; `graph` is (indptr, indices, both_ways), `lists` are (first, successors, hubs).
+    """count[v] += triangles at v; `graph` is (indptr, indices, from_both_ends), `lists` are (first, successors, hubs).
 
     In a list of successors hubs come first and then others in order. The shorter list of an edge is walked where its
-    ends are looked at `both_ways`, else that of its upper end. Counts of hubs are below 2^32: there are fewer
+    ends are looked at `from_both_ends`, else that of its upper end. Counts of hubs are below 2^32: there are fewer
     neighbours in a part.
     """
     widest, (first, _, hubs) = 0, lists

@@ -1,4 +1,4 @@
-"""Context surprise: how unlike its neighbours a node's attributes are, beyond what is usual over edges of the graph.
+"""Unlike its neighbours: how far a node's attributes are from theirs, beyond what is usual over edges of the graph.
 
 The distance of an edge, between 0 and 2, is 1 - cosine of the features at its ends. Its surprise is -log(1 - rank among
 all edges), which over the edges of a graph has the exponential distribution. If the d edges of a node were drawn from
@@ -18,6 +18,8 @@ are counted in bins of equal width, and surprises are added up as integers, so t
 threads. Memory: 8 bytes per node and half a megabyte per thread; the caller holds the distances, 4 bytes per edge.
 """
 
+from typing import Any
+
 import numba
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +28,10 @@ from scipy.optimize import brentq
 from hcm_scale.base.jit import fetch_add, kernel, prefetch
 from hcm_scale.base.threads import run_in_slices, run_in_threads
 from hcm_scale.score.edge_index import EdgeIndex
+from hcm_scale.score.kinds.around import Around, distances_of_edges
+from hcm_scale.score.kinds.inputs import KindInputs
+from hcm_scale.score.kinds.kind import Column, Kind, Reason, Values
+from hcm_scale.score.kinds.phrases import held_against, like_text
 
 NUM_BINS = 1 << 16
 _BINS_PER_UNIT = NUM_BINS / 2.0
@@ -130,3 +136,42 @@ def add_surprise(part, edges, distance, surprise, out):
                 prefetch(out, indices[min(shift + e + _AHEAD, len(indices) - 1)])
                 fetch_add(out, indices[shift + e], gained)
         fetch_add(out, u, own)
+
+
+def _numbers(inputs: KindInputs) -> list[Values]:
+    (surprise,) = inputs.measured(lambda: [surprise_of_bins(inputs.distance)], "surprise")
+    spread = None if inputs.reference is None else float(inputs.reference["spread"][0])
+    values, spread = context(inputs.edges, inputs.distance, surprise, spread)
+    inputs.measured(lambda: [spread], "spread")
+    return [values]
+
+
+def _reason(around: Around) -> dict[str, Any]:
+    return {} if around.evidence.features is None else around.mean_length(CONTEXT.name, distances_of_edges)
+
+
+def _sentence(e: Any, r: Reason) -> str:
+    if r.value is None:
+        return "its attributes differ"
+    own, usual, _ = held_against(r.value, r.usual, 2, like_text(e))
+    average = ", on average" * (r.count > 1)
+    return f"its attributes differ from those around it by {own} on a scale from 0 to 2{average}{usual}"
+
+
+CONTEXT = Kind(
+    name="context",
+    columns={"context": Column("distance of attributes to the neighbours'")},
+    title="unlike its neighbours",
+    short="Unlike",
+    help="Its attributes are unlike those of its neighbours.",
+    numbers=_numbers,
+    needs_attributes=True,
+    weight=lambda facts: facts.of_context,
+    stored={
+        "surprise": lambda array: array is not None and array.shape == (NUM_BINS,),
+        "spread": lambda array: array is not None and array.shape == (1,) and 0.0 <= array[0] < np.inf,
+    },
+    follows_differences=True,
+    reason=_reason,
+    sentence=_sentence,
+)

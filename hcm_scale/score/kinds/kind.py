@@ -1,0 +1,161 @@
+"""A kind of evidence is one object: how its numbers are made, what they weigh, and what is said of them.
+
+A kind gives every node a number, larger is stranger; `score.evidence` turns numbers into ranks, surprises and sums, and
+knows no kind by name. To add one, write a file with a `Kind` and put it on the list in `all.py`. A plug-in's kind is
+the same object, of which a table stores what is no code (`plugin.py`), so that whoever reads it does not need it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Values = NDArray[np.float64]
+_EQUAL_DEGREE = 10.0  # mean degree at which hops weigh as much as attributes
+_NOTABLE_SHARE = 0.05
+
+
+class Facts(NamedTuple):
+    """What weights follow from: the geometric mean of the degrees, and how far attributes are witnesses of edges.
+
+    Hops are predicted from embeddings that average over neighbours, and averaged over neighbours again: with two or
+    three of them they are noise, with thirty they know more than attributes. With m the mean degree what is said by
+    hops weighs 2 m / (m + 10), what is said by the attributes of neighbours 20 / (m + 10): the same at m = 10. Where
+    neighbours are no more alike than any two nodes (`trust` 0: features/purify.py), being unlike them says little: a
+    third of that.
+    """
+
+    mean_degree: float = _EQUAL_DEGREE
+    trust: float = 1.0
+
+    @property
+    def of_hops(self) -> float:
+        return 2.0 * (self.mean_degree / (self.mean_degree + _EQUAL_DEGREE))
+
+    @property
+    def of_context(self) -> float:
+        share = self.mean_degree / (self.mean_degree + _EQUAL_DEGREE)
+        return 2.0 * (1.0 - share) * ((1.0 + 2.0 * self.trust) / 3.0)
+
+
+class Tail(NamedTuple):
+    """How the surprise of a number beyond the bulk is estimated from the bulk, from the quantile `low` to 95 %.
+
+    An exponential tail has the shape 0. `least_scale` bounds its scale from below, `least_of_few` does so where most
+    nodes share one number.
+    """
+
+    low: float = 0.5
+    exponential: bool = False
+    least_scale: float = 0.0
+    least_of_few: float = 0.0
+
+
+_USUAL = Tail()
+OF_LOGARITHMS = Tail(low=0.75, exponential=True, least_scale=0.05, least_of_few=0.05)  # on some graphs most nodes are 0
+
+
+class TailOnly(NamedTuple):
+    """Only what lies beyond the tail's beginning is evidence, so that it costs nothing where it has no meaning.
+
+    There it weighs `weight`, up to `most` times log(n), from where on it is softened; in p it is a test of its own.
+    """
+
+    weight: float = 4.0
+    most: float = 1.5
+
+
+class Column(NamedTuple):
+    """What a column of numbers is called: its axis, what it means, its heading, and what a high rank by it means."""
+
+    axis: str
+    help: str = ""
+    title: str = ""
+    means: str = "the higher a node stands, the larger this number is"
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One kind of evidence about a node: its rank among `num_ranked` nodes, and what its sentence is made of.
+
+    What the numbers are, its kind says. `usual` is what they are held against; `details` is for kinds that need more.
+    """
+
+    kind: str
+    rank: int
+    num_ranked: int = 0
+    value: float | None = None
+    usual: float | None = None
+    count: int = 0
+    pairs: int = 0
+    far_pairs: int = 0
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def notable(self) -> bool:
+        return self.rank <= max(1.0, _NOTABLE_SHARE * self.num_ranked)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Kind:
+    """A kind of evidence. Functions take a `KindInputs`, an `Around`, or an explanation and a reason.
+
+    `columns` are those of its numbers, the first is ranked; `numbers` makes an array (n,) for each. Nodes that it says
+    nothing about (without neighbours, unless it `ranks_all_nodes`) gain as much as its middle node; nodes without
+    attributes of their own have its median where it `needs_attributes`.
+    """
+
+    name: str
+    columns: Mapping[str, Column]
+    title: str  # in a list
+    short: str  # over a narrow column
+    help: str  # a sentence or two
+    numbers: Callable[[Any], Sequence[Values]]
+    needs_hops: bool = False  # others are made while hops are being predicted
+    needs_attributes: bool = False
+    applies: Callable[[Any], bool] = lambda inputs: True  # whether there is anything to make its numbers of
+    ranks_all_nodes: bool = False
+    zero_says_nothing: bool = False
+    weight: Callable[[Facts], float] = lambda facts: 1.0
+    tail: Tail = _USUAL
+    tail_only: TailOnly | None = None
+    by_encoder: Callable[[Any], Sequence[Values]] = lambda inputs: ()  # its numbers by each encoder alone
+    stored: Mapping[str, Callable[[Any], bool]] = field(default_factory=dict)  # what it measures by: which are legal
+    shows_differences: bool = False  # a reason is the node's own differences of attributes, a cause of others,
+    follows_differences: bool = False  # of this one
+    reason: Callable[[Any], Mapping[str, Any]] = lambda around: {"value": around.number}
+    sentence: Callable[[Any, Reason], str] | None = None
+    words: str = ""  # said with its number, where there is no such function
+    identity: str = ""  # of a plug-in: which code it is
+
+    @property
+    def column(self) -> str:
+        return next(iter(self.columns))
+
+    @property
+    def rank_column(self) -> str:
+        return f"{self.name}_rank"
+
+    @property
+    def full_title(self) -> str:
+        """The kind in words, with its name, such as `neighbours seem far (hop)`."""
+        return f"{self.title} ({self.name})"
+
+    def is_faint(self, facts: Facts) -> bool:
+        """Whether it weighs so little at this trust in attributes that no node stands out by it."""
+        return self.weight(facts) < 0.1 * self.weight(facts._replace(trust=1.0))
+
+    def say(self, explanation: Any, reason: Reason) -> str:
+        """What it says of a node."""
+        if self.sentence is not None:
+            return self.sentence(explanation, reason)
+        words = self.words.rstrip(".:")
+        return f"{words[:1].lower()}{words[1:]}: {reason.value:.4g}" if words else f"its number is {reason.value:.4g}"
+
+    def says_something(self, row: Mapping[str, Any]) -> bool:
+        """Of the node of this row of the ranked table."""
+        if self.zero_says_nothing:
+            return bool(row[self.column] > 0.0)
+        return self.ranks_all_nodes or bool(row["degree"])
