@@ -169,7 +169,7 @@ def test_explain__takes_an_id_as_it_is(tmp_path, monkeypatch, capsys, node):
     monkeypatch.setattr(FinishedRun, "explained_text", lambda run, nodes, edges: f"{run.folder} {nodes[0]}")
     quiet = ["hydra/job_logging=none", "hydra/hydra_logging=none"]
     status, out, _ = said(capsys, "explain", f"node={node}", "run_dir=here", *quiet)
-    assert (status, out) == (0, f"here {node}\n")
+    assert (status, out) == (0, f"{tmp_path / 'here'} {node}\n")
 
 
 def test_missing_file__is_named(hcm_scale):

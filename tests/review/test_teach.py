@@ -117,7 +117,7 @@ def test_teach__finds_more(run_dir, graph, tmp_path):
         bad = graph.y[rest] == 1
         return (ranks[bad].mean() - (bad.sum() + 1) / 2) / (~bad).sum()
 
-    assert auc(taught.scores) > auc(run.score) - 0.01
+    assert auc(taught.scores) > auc(run.column("score")) - 0.01
 
 
 @pytest.mark.parametrize("count", [1, 4])
@@ -169,7 +169,7 @@ def test_teach__a_verdict_is_taken_back(run_dir, graph, tmp_path):
     said = commands.teach_run([str(run_dir), str(tmp_path / "back.csv")])
     assert "the list keeps its order after 0 verdicts" in said
     run = FinishedRun(run_dir)
-    assert np.array_equal(teach.open_taught(run_dir, run_dir / "scores").scores, run.score)
+    assert np.array_equal(teach.open_taught(run_dir, run_dir / "scores").scores, run.column("score"))
 
 
 def test_teach__refuses_what_it_cannot_use(run_dir, tmp_path, capsys):
