@@ -225,5 +225,5 @@ def _is_shortage(error: BaseException) -> bool:
     """Whether an error means that there is no memory left, or no room for a thread."""
     if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
         return True
-    known = isinstance(error, RuntimeError | OSError | ImportError)
-    return known and any(words in str(error).lower() for words in _SHORTAGE)
+    may_be = isinstance(error, RuntimeError | OSError | ImportError)
+    return may_be and any(words in str(error).lower() for words in _SHORTAGE)

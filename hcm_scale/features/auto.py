@@ -7,7 +7,7 @@
 | two values | holds two                                                              | 0 or 1, centred              |
 | sparse     | is over 80% zeros, 100 such (21 where storage is sparse)               | 10 to 256 components of      |
 |            |                                                                        | deviation 1                  |
-| embedding  | is a place in a vector, `NAME[17]`, each NAME by itself; or has a like | 64 components, all scaled    |
+| embedding  | is an entry of a vector, `NAME[17]`, each NAME by itself; or has like  | 64 components, all scaled    |
 |            | deviation, 32 such, 3/4 of the dense ones, half without a heavy tail   | by one number                |
 | heavy tail | has values too far out for a deviation to say much                     | normal scores, deviation 1   |
 | standard   | is none of these                                                       | mean 0, deviation 1          |
@@ -76,7 +76,7 @@ _MIN_SPARSE = {False: 100, True: 21}  # by whether storage is sparse: 20 columns
 _MAX_SINGLE = 100  # columns of sparse storage that are kept one by one
 _MIN_EMBEDDING, _LIKE, _LIKE_SHARE = 32, 10.0, 0.75
 _SURVEYED_VALUES = 1 << 18  # that are surveyed at a time
-_EXACT_SIDE = 1 << 14  # rows or columns up to which the usual number of components is found exactly
+_EXACT_SIDE = 1 << 14  # rows or columns up to which the usual number of components is exact
 _MAX_LETTERS = 64  # of the names in a line of the log
 _MAX_LINES = 24  # tables with more columns are reported rule by rule
 

@@ -57,9 +57,9 @@ def _as_block(rows: Any) -> AttributeRows:
     return rows.astype(np.float32, copy=False) if sparse.issparse(rows) else np.asarray(rows, np.float32)
 
 
-def _slices(x: Attributes, width: int = 0) -> list[slice]:
+def _slices(x: Attributes, num_features: int = 0) -> list[slice]:
     """Blocks of rows that hold, or become, not too many values."""
-    step = block_rows(max(width, values_per_row(x)))
+    step = block_rows(max(num_features, values_per_row(x)))
     return [slice(first, min(first + step, x.shape[0])) for first in range(0, x.shape[0], step)]
 
 

@@ -120,12 +120,12 @@ def _own_similarity(name: str, spans: EdgeSpans, indices: NDArray[Any], x: Attri
         u = np.searchsorted(spans.offsets, edges, side="right") - 1
         v = indices[edges - spans.offsets[u] + spans.starts[u]]
         rows = [x.csr()[end].toarray() if isinstance(x, SparseRows) else np.asarray(x)[end] for end in (u, v)]
-        found = np.asarray(measure(*rows), np.float32)
-        if found.shape != edges.shape or not np.isfinite(found).all():
+        values = np.asarray(measure(*rows), np.float32)
+        if values.shape != edges.shape or not np.isfinite(values).all():
             raise ValueError(
-                f"{said} must return a finite number of each of {len(edges)} edges, {edges.shape}, not {found.shape}"
+                f"{said} must return a finite number of each of {len(edges)} edges, {edges.shape}, not {values.shape}"
             )
-        out[edges] = found
+        out[edges] = values
     return out
 
 
@@ -151,9 +151,9 @@ def _task_rows(task, offsets):
 @kernel(inline="always")
 def _prefetch_row(x, indices, e):
     width = x.shape[1]
-    place = np.int64(indices[min(e + _AHEAD, len(indices) - 1)]) * width
-    prefetch(x, place)
-    prefetch(x, place + width - 1)
+    first = np.int64(indices[min(e + _AHEAD, len(indices) - 1)]) * width
+    prefetch(x, first)
+    prefetch(x, first + width - 1)
 
 
 @kernel(allocates=False, fastmath={"reassoc", "contract"})
@@ -429,14 +429,14 @@ def count_kept(part, indptr, marks, counts):
 
 
 @kernel(allocates=False)
-def copy_kept(part, indptr, values, marks, places, out):
-    """out[places[u] ...] = the values of the entries of row u that are not marked."""
+def copy_kept(part, indptr, values, marks, starts, out):
+    """out[starts[u] ...] = the values of the entries of row u that are not marked."""
     for u in range(part[0], part[1]):
-        place = places[u]
+        position = starts[u]
         for e in range(indptr[u], indptr[u + 1]):
             if not _is_marked(marks, e):
-                out[place] = values[e]
-                place += 1
+                out[position] = values[e]
+                position += 1
 
 
 def median_weight(weights: NDArray[np.float32]) -> float:

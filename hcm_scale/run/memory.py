@@ -120,14 +120,14 @@ class Foresight:
         options: Any = {"num_views": len(scored.views), "num_own_kinds": len(scored.evidence), "on_gpu": on_gpu}
         stored = 8 * size.num_nodes * model.width + 24 * size.num_edges
 
-        def need(on_disk: bool) -> Need:
+        def need_of(on_disk: bool) -> Need:
             widths = model.width, model.head_width
             own = options | {"on_disk": on_disk, "num_ranks": self.num_ranks}
             held = score.needed_bytes(size, self.num_features, widths, **own)
-            found = self._need("scores", held, stored * (on_disk or self.num_ranks > 1))
-            return found if "disk" in states else found._replace(change=f"set score.state=disk, or {found.change}")
+            need = self._need("scores", held, stored * (on_disk or self.num_ranks > 1))
+            return need if "disk" in states else need._replace(change=f"set score.state=disk, or {need.change}")
 
-        return [(state, need(state == "disk")) for state in states]
+        return [(state, need_of(state == "disk")) for state in states]
 
     def report(self) -> Ways[str]:
         """No option makes it smaller; strange edges are left out where they do not fit."""
