@@ -1,4 +1,4 @@
-"""Bursts: many rows of an account within an hour, a day, a week or a month, where few are usual.
+"""Bursts: many rows of an account within an hour, a day, a week or three, where few are usual.
 
 Time is first made even: a second in which all rows together are twice as many counts as two (`even_time`), so that
 everybody's month end, weekday and hour are taken out. Windows are lengths of that time. The most rows of an account in
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from hcm_scale.base.jit import kernel
 from hcm_scale.rows.rows import DAY, HOUR, ByAccount, Rows, Values, row_share, share_accounts, surprise
 
-WINDOWS = (HOUR, 6 * HOUR, DAY, 2 * DAY, 7 * DAY, 30 * DAY)
+WINDOWS = (HOUR, 6 * HOUR, DAY, 2 * DAY, 7 * DAY, 20 * DAY)  # a month would hold two ends of one, or one, by chance
 _UNEVEN = 0.9  # share of the even time that follows the rows; the rest is plain time
 _KNOWN_SHARE = 0.15  # of the table's time, at its beginning: partners met there may have been known before
 _FEWEST = 3  # rows that make a burst
@@ -60,13 +60,14 @@ def bursts(rows: Rows) -> Burst:
 
 
 def even_time(time: Values, step: float) -> Values:
-    """Times, which rise, in a measure in which all rows together are nearly even; it begins and ends as they do."""
-    low, high = float(time[0]), float(time[-1]) + step
-    num_bins = int(min(1 << 20, max(2.0, (high - low) / step)))
-    edges = np.linspace(low, high, num_bins + 1)
+    """Times since the first, which rise, in a measure in which all rows together are nearly even; as long as before."""
+    time = time - time[0]
+    end = float(time[-1]) + step
+    num_bins = int(min(1 << 20, max(2.0, end / step)))
+    edges = np.linspace(0.0, end, num_bins + 1)
     counts = np.diff(np.searchsorted(time, edges))
     shares = _UNEVEN * counts / len(time) + (1.0 - _UNEVEN) / num_bins
-    return np.interp(time, edges, np.concatenate([[0.0], np.cumsum(shares)]) * (high - low))
+    return np.interp(time, edges, np.concatenate([[0.0], np.cumsum(shares)]) * end)
 
 
 def first_meetings(rows: Rows) -> NDArray[np.bool_]:
@@ -156,15 +157,14 @@ def _scan(
         count = len(own)
         if count < 3:
             continue
-        times, old = time[own], ~is_new[own]
-        num_new = count - np.count_nonzero(old)
+        times, new, none = time[own], np.flatnonzero(is_new[own]), np.zeros(count, np.bool_)
         span = max(time[-1] - first[account], times[-1] - times[0])
         best, low, high = 0.0, 0, -1
         for k in range(len(lengths)):
             length = lengths[k]
             if length > span / 3.0:
                 break
-            most, at = _most_within(times, np.zeros(count, np.bool_), length)
+            most, at = _most_within(times, none, length)
             if most < 3:
                 continue
             usual = _usual_most(times, at, most, length, span)
@@ -172,11 +172,11 @@ def _scan(
             value = surprise(most, max((count - most + 1.0) * length / span, usual), shapes[k]) - tried
             if value > best:
                 best, low, high = value, at - most + 1, at
-            most, at = _most_within(times, old, length)
+            most, at = _most_within(times[new], none[: len(new)], length)
             if most >= 3:
-                value = surprise(most, max((num_new - most + 1.0) * length / span, usual), shapes[k]) - tried
+                value = surprise(most, max((len(new) - most + 1.0) * length / span, usual), shapes[k]) - tried
                 if value > best:
-                    best, low, high = value, np.searchsorted(times, times[at] - length), at
+                    best, low, high = value, new[at - most + 1], new[at]
         if best > of_accounts[account]:
             of_accounts[account] = best
             ends[account, 0], ends[account, 1] = own[low], own[high]

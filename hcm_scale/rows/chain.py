@@ -1,8 +1,8 @@
 """Chains: amounts that go from account to account, nearly whole, each paid by the one who was paid before.
 
 Row s may follow row r where the payer of s is the payee of r, s comes within the window after r (eight hours, thirty,
-or a week), and pays 90 to 100 % of it in the same currency. How surprising a step is depends on the account: with
-`mean` rows in the window that would fit by chance,
+or a week), and pays 90 to 100 % of it in the same currency; what an account pays itself follows nothing. How surprising
+a step is depends on the account: with `mean` rows in the window that would fit by chance,
 
     step(s) = -log P(Poisson(mean) > 0),   mean = rows in the window * share of the account's other rows in that fit,
 
@@ -72,8 +72,7 @@ def _chains_within(rows: Rows, window: float, share: float) -> tuple[Values, NDA
     score, step, onward, back_again = np.zeros((4, len(rows)))
     before, after = np.full((2, len(rows)), -1)
     seen = np.zeros(rows.num_accounts, np.int64)
-    of_rows = rows.payer, rows.payee, rows.time, rows.amount, rows.currency
-    _follow(*of_rows, *rows.into, seen, window, share, score, step, before)
+    _follow(rows.payer, rows.payee, rows.time, rows.comparable, *rows.into, seen, window, share, score, step, before)
     _lead_on(before, step, onward, after)
     _come_back(rows.payer, rows.payee, before, score, np.diff(rows.into.indptr), back_again)
     return np.maximum(score + onward, back_again), before, after
@@ -85,7 +84,6 @@ def _follow(
     payee: Any,
     time: Any,
     amount: Any,
-    currency: Any,
     in_ptr: Any,
     in_rows: Any,
     seen: Any,
@@ -103,7 +101,7 @@ def _follow(
         while count < min(had, MOST_ROWS) and time[in_rows[begin + had - 1 - count]] >= time[row] - window:
             other = in_rows[begin + had - 1 - count]
             count += 1
-            if fits(amount[other], amount[row]) and currency[other] == currency[row]:
+            if fits(amount[other], amount[row]):
                 best = other if best < 0 or score[other] > score[best] else best
         if best < 0 or count == MOST_ROWS:
             continue

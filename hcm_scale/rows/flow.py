@@ -1,14 +1,15 @@
 """Passed on: amounts that leave an account soon after they came, nearly whole.
 
 A row into an account and a later row out of it, within five hours, thirty or a week, match where the second is 90 to
-100 % of the first, in the same currency; each row matches once, the latest first. An account's matches are held against
+100 % of the first, in the same currency; each row matches once, the latest first; what an account pays itself matches
+nothing. An account's matches are held against
 
     pairs within the window * share of matches among all other pairs of a row in and a row out,
 
 drawn to the share over the whole table as if twenty pairs had it: an account whose amounts are all alike matches by
 chance. Of a busy account the last 64 rows before each payment are looked at. A row has the surprise of its account,
-shared by the rows that match (`row_share`). Cost: rows times those of a window, 64 at most, and a sort of amounts;
-memory 24 bytes a row.
+shared by the rows that match in the window that surprises most (`row_share`). Cost: rows times those of a window, 64 at
+most, and a sort of amounts; memory 24 bytes a row.
 """
 
 import math
@@ -22,7 +23,7 @@ from hcm_scale.rows.rows import DAY, HOUR, Rows, Values, row_share, share_accoun
 
 WINDOWS = (5 * HOUR, 30 * HOUR, 7 * DAY)
 MOST_ROWS = 64  # of an account that are looked at before a payment
-LEAST_SHARE = math.log(0.9)  # of an amount that is passed on
+LEAST_SHARE = math.log(0.9) - 1e-9  # of an amount that is passed on; 90 of 100 is enough however it is rounded
 _PRIOR_PAIRS = 20.0
 _SHAPE = 100.0  # of the null: nearly Poisson
 _DRAWN = 200_000
@@ -40,18 +41,20 @@ def flows(rows: Rows) -> Flow:
     """How surprisingly much of what came to every account was passed on, by the most telling window."""
     found = Flow(np.zeros(rows.num_accounts), np.zeros(len(rows)), np.full(len(rows), -1))
     windows = np.array([window for window in WINDOWS if window >= rows.resolution])
-    arguments = *rows.into, *rows.out, rows.time, rows.amount, rows.currency, windows, fitting_share(rows), *found
-    share_accounts(rows.out, _match, *arguments)
+    arguments = *rows.into, *rows.out, rows.time, rows.comparable, windows, fitting_share(rows)
+    share_accounts(rows.out, _match, *arguments, found.of_accounts, found.came_by)
+    num_matched = np.bincount(rows.payer[found.came_by >= 0], minlength=rows.num_accounts)
+    _share_rows(rows.payer, num_matched, *found)
     return found
 
 
 def fitting_share(rows: Rows) -> float:
-    """Share of two amounts of the table of which the second is 90 to 100 % of the first, by drawn ones."""
-    amounts = rows.amount[np.isfinite(rows.amount)]
+    """Share of pairs of amounts of which the second is 90 to 100 % of the first, by drawn ones, one at least."""
+    amounts = rows.comparable[np.isfinite(rows.comparable)]
     if not len(amounts):
         return 0.0
     first, second = np.random.default_rng(0).choice(amounts, (2, _DRAWN))
-    return float(np.mean((second - first >= LEAST_SHARE) & (second <= first)))
+    return max(1.0 / _DRAWN, float(np.mean((second - first >= LEAST_SHARE) & (second <= first))))
 
 
 @kernel(allocates=False)
@@ -62,9 +65,9 @@ def fits(came: float, left: float) -> bool:
 
 @kernel
 def _num_fitting(came: Any, left: Any) -> int:
-    """Number of pairs of log amounts, each sorted, that fit."""
+    """Number of pairs of log amounts, each sorted, NaN last, that fit."""
     low, high, total = 0, 0, 0
-    for value in left:
+    for value in left[: np.count_nonzero(~np.isnan(left))]:
         while low < len(came) and came[low] < value:
             low += 1
         while high < len(came) and came[high] <= value - LEAST_SHARE:
@@ -82,11 +85,9 @@ def _match(
     out_rows: Any,
     time: Any,
     amount: Any,
-    currency: Any,
     windows: Any,
     usual_share: float,
     of_accounts: Any,
-    of_rows: Any,
     came_by: Any,
 ) -> None:
     """Matches rows out with rows in, account by account; the window that surprises most stays."""
@@ -101,13 +102,13 @@ def _match(
             num_pairs, num_fitting, num_matched, low, high = 0, 0, 0, 0, 0
             for i in range(len(left)):
                 row = left[i]
-                while high < len(came) and came[high] < row and time[came[high]] <= time[row]:
+                while high < len(came) and came[high] < row:
                     high += 1
                 while low < high and time[came[low]] < time[row] - window:
                     low += 1
                 for j in range(high - 1, max(low, high - MOST_ROWS) - 1, -1):
                     num_pairs += 1
-                    if fits(amount[came[j]], amount[row]) and currency[came[j]] == currency[row]:
+                    if fits(amount[came[j]], amount[row]):
                         num_fitting += 1
                         if not is_used[j] and by[i] < 0:
                             is_used[j], by[i] = True, came[j]
@@ -119,12 +120,15 @@ def _match(
             others = max(0.0, float(len(came)) * len(left) - num_pairs)
             share = (max(0, all_fitting - num_fitting) + _PRIOR_PAIRS * usual_share) / (others + _PRIOR_PAIRS)
             value = surprise(num_matched, num_pairs * share, _SHAPE) - math.log(len(windows))
-            if value <= of_accounts[account]:
-                continue
-            of_accounts[account] = value
-            shared = row_share(value, 2.0 * num_matched, len(time))
-            for i in range(len(left)):
-                came_by[left[i]] = by[i]
-                if by[i] >= 0:
-                    of_rows[left[i]] = max(of_rows[left[i]], shared)
-                    of_rows[by[i]] = max(of_rows[by[i]], shared)
+            if value > of_accounts[account]:
+                of_accounts[account] = value
+                came_by[left] = by
+
+
+@kernel(allocates=False)
+def _share_rows(payer: Any, num_matched: Any, of_accounts: Any, of_rows: Any, came_by: Any) -> None:
+    for row in range(len(payer)):
+        if came_by[row] >= 0:
+            shared = row_share(of_accounts[payer[row]], 2.0 * num_matched[payer[row]], len(payer))
+            for either in (row, came_by[row]):
+                of_rows[either] = max(of_rows[either], shared)

@@ -2,15 +2,16 @@
 
     deviation(row) = |log amount - median of the account's other rows| / spread * sqrt((k - 1) / (k + 1))
 
-for the k rows of the payer, and the same for the payee; a row has the geometric mean of both where the payee has at
-least four, so that a shop's usual ticket or a landlord's usual rent is not strange. The spread is that of the account's
-own amounts (median absolute deviation), drawn to the usual one as if five rows had it. Currencies are compared by
-themselves: each has its own median taken off first.
+for the k rows of the payer, and the same for the payee; a row has the smaller of both where the payee has at least
+four, so that a shop's usual ticket or a landlord's usual rent is not strange. The spread is that of the account's own
+amounts (median absolute deviation), drawn to the usual one as if five rows had it. Currencies are compared by
+themselves: each has its own median taken off first. Rows without an amount are as if they were not there.
 
-An account's evidence is how many of its rows, at either end, are among the first e^-3, e^-4 or e^-5 of all rows,
-against what its number of rows leads to expect: the most surprising of the three. Many odd rows say more than one that
-is very odd. The shape of the null (rows.py) is the largest at which no more than a twentieth of the accounts looks
-strange. Cost: a sort of the amounts of each account; memory 40 bytes a row.
+A row is odd if it is among the first e^-2, e^-3 or e^-4 of all rows. An account's evidence is how many of its rows, at
+either end, are odd, among those that deviate as far from the history of the other end: all rents do for tenants, and
+few of them for the landlord. It is held against what their number leads to expect, and the most surprising of the three
+counts. Many odd rows say more than one that is very odd. The shape of the null (rows.py) is the largest at which no
+more than a twentieth of the accounts looks strange. Cost: a sort of the amounts of each account; memory 40 bytes a row.
 """
 
 import math
@@ -21,7 +22,7 @@ import numpy as np
 from hcm_scale.base.jit import kernel
 from hcm_scale.rows.rows import ByAccount, Rows, Values, share_accounts, surprises
 
-_CUTS = (3.0, 4.0, 5.0)  # surprise of a row's rank from which on it is odd
+_CUTS = (2.0, 3.0, 4.0)  # surprise of a row's rank from which on it is odd
 _SHAPES = (100.0, 30.0, 10.0, 5.0, 3.0, 2.0, 1.0, 0.5)
 _MOST_USUAL = -math.log(0.05) + 0.2  # surprise of the 95 % quantile of accounts
 _PRIOR_ROWS = 5.0
@@ -39,19 +40,24 @@ class History(NamedTuple):
 
 def history(rows: Rows) -> History:
     """How unlike their own histories accounts and rows are; 0 of rows without an amount."""
+    has_amount = np.isfinite(rows.amount)
+    if not has_amount.all():
+        ends, currency = (rows.payer[has_amount], rows.payee[has_amount]), rows.currency[has_amount]
+        some = history(Rows(rows.num_accounts, *ends, rows.time[has_amount], rows.amount[has_amount], currency))
+        of_rows, over = np.zeros((2, len(rows)))
+        of_rows[has_amount], over[has_amount] = some.of_rows, some.over_usual
+        return History(some.of_accounts, of_rows, over)
     amount = rows.amount - _currency_medians(rows)[rows.currency]
     by_payer, over_usual = _deviations(rows.out, amount)
     by_payee, _ = _deviations(rows.into, amount)
-    has_some = (np.diff(rows.into.indptr) >= _SOME_ROWS)[rows.payee]
-    deviation = np.where(has_some, np.sqrt(by_payer * by_payee), by_payer)
-    return History(_count_odd(rows, deviation), deviation, over_usual)
+    by_payee[(np.diff(rows.into.indptr) < _SOME_ROWS)[rows.payee]] = np.inf
+    return History(_count_odd(rows, by_payer, by_payee), np.minimum(by_payer, by_payee), over_usual)
 
 
 def _currency_medians(rows: Rows) -> Values:
     out = np.zeros(256)
     for code in np.unique(rows.currency):
-        some = rows.amount[(rows.currency == code) & np.isfinite(rows.amount)]
-        out[code] = np.median(some) if len(some) else 0.0
+        out[code] = np.median(rows.amount[rows.currency == code])
     return out
 
 
@@ -76,7 +82,6 @@ def _compare(part: Any, indptr: Any, rows: Any, amount: Any, over: Any, spreads:
     """Fills log amounts over the median of an account's other rows, and the spread of each account."""
     for account in range(part[0], part[1]):
         own = rows[indptr[account] : indptr[account + 1]]
-        own = own[np.isfinite(amount[own])]
         count = len(own)
         if count < 2:
             continue
@@ -91,17 +96,21 @@ def _compare(part: Any, indptr: Any, rows: Any, amount: Any, over: Any, spreads:
             over[own[order[i]]] = values[i] - 0.5 * (values[below] + values[above])
 
 
-def _count_odd(rows: Rows, deviation: Values) -> Values:
+def _count_odd(rows: Rows, by_payer: Values, by_payee: Values) -> Values:
     """Surprise of the number of odd rows of every account."""
-    ordered = np.sort(deviation)
-    some, out = rows.num_rows >= 3, np.zeros(rows.num_accounts)
+    some, out, deviation = rows.num_rows >= 3, np.zeros(rows.num_accounts), np.minimum(by_payer, by_payee)
     for cut in _CUTS:
-        first_odd = ordered[min(len(ordered) - 1, math.ceil(len(ordered) * -math.expm1(-cut)))] if len(ordered) else 0.0
-        is_odd = (deviation >= first_odd) & (deviation > 0.0)
-        count = sum(np.bincount(ends[is_odd], minlength=rows.num_accounts) for ends in (rows.payer, rows.payee))
+        least = np.quantile(deviation, -math.expm1(-cut), method="higher") if len(rows) else 0.0
+        to_payer, to_payee = ((each >= least) & (each > 0.0) for each in (by_payer, by_payee))
+        is_odd = to_payer & to_payee
+        counts, means = np.zeros((2, rows.num_accounts))
+        for ends, to_other in ((rows.payer, to_payee), (rows.payee, to_payer)):
+            counts += np.bincount(ends[is_odd], minlength=rows.num_accounts)
+            share = is_odd.sum() / max(1, to_other.sum())
+            means += share * np.bincount(ends[to_other], minlength=rows.num_accounts)
         for shape in _SHAPES:
-            found = surprises(np.asarray(count, np.float64), rows.num_rows * math.exp(-cut), shape)
-            if not some.any() or np.quantile(found[some], 0.95) <= _MOST_USUAL:
+            values = surprises(counts, means, shape)
+            if not some.any() or np.quantile(values[some], 0.95) <= _MOST_USUAL:
                 break
-        np.maximum(out, found - math.log(len(_CUTS)), out=out)
+        np.maximum(out, values - math.log(len(_CUTS)), out=out)
     return out
