@@ -31,8 +31,18 @@ from hcm_scale.hops import choose_sources, label, label_hops
 from hcm_scale.ingest.arrays import write_weights
 from hcm_scale.ingest.ids import GrowingIds
 from hcm_scale.report import digest
+<<<<<<< ours
 from hcm_scale.sampling import NeighborSampler
 from hcm_scale.score import nodes, triangles
+=======
+from hcm_scale.rows.burst import bursts
+from hcm_scale.rows.chain import chains
+from hcm_scale.rows.flow import flows
+from hcm_scale.rows.history import history
+from hcm_scale.rows.rows import Rows
+from hcm_scale.sampling import make_sampler
+from hcm_scale.score import closure, nodes
+>>>>>>> theirs
 from hcm_scale.score.edge_index import edge_index
 from hcm_scale.synthetic import families
 
@@ -127,6 +137,14 @@ def walk_score(graph: Any) -> None:
     digest.distribution(values)
 
 
+def walk_rows() -> None:
+    rng = np.random.default_rng(0)
+    ends, amount = rng.integers(0, 9, (2, 400)), rng.choice([90.0, 100.0, np.nan], 400)
+    rows = Rows.of(9, *ends, rng.random(400) * 4e6, amount)
+    for kind in (history, bursts, flows, chains):
+        kind(rows)
+
+
 def not_reached() -> list[str]:
     kernels = set()
     for path in PACKAGE.rglob("*.py"):
@@ -157,6 +175,7 @@ def main() -> int:
         for graph in (hubs, chains):  # searched together, and one by one
             walk_hops(graph)
         walk_score(hubs)
+        walk_rows()
         walk_run(community, folder / "run")
     print(*not_reached(), sep="\n", end="")
     return 0

@@ -7,11 +7,11 @@ four, so that a shop's usual ticket or a landlord's usual rent is not strange. T
 amounts (median absolute deviation), drawn to the usual one as if five rows had it. Currencies are compared by
 themselves: each has its own median taken off first. Rows without an amount are as if they were not there.
 
-A row is odd if it is among the first e^-2, e^-3 or e^-4 of all rows. An account's evidence is how many of its rows, at
-either end, are odd, among those that deviate as far from the history of the other end: all rents do for tenants, and
-few of them for the landlord. It is held against what their number leads to expect, and the most surprising of the three
-counts. Many odd rows say more than one that is very odd. The shape of the null (rows.py) is the largest at which no
-more than a twentieth of the accounts looks strange. Cost: a sort of the amounts of each account; memory 40 bytes a row.
+An account's evidence is how many of its rows, at either end, are among the first e^-3, e^-4 or e^-5 of all rows,
+against what its number of rows leads to expect: the most surprising of the three. Many odd rows say more than one that
+is very odd. The shape of the null (rows.py) is the largest at which no more than a twentieth of the accounts looks
+strange. False alarms: an employer whose salaries differ widely. Cost: a sort of the amounts of each account; memory 40
+bytes a row.
 """
 
 import math
@@ -22,7 +22,7 @@ import numpy as np
 from hcm_scale.base.jit import kernel
 from hcm_scale.rows.rows import ByAccount, Rows, Values, share_accounts, surprises
 
-_CUTS = (2.0, 3.0, 4.0)  # surprise of a row's rank from which on it is odd
+_CUTS = (3.0, 4.0, 5.0)  # surprise of a row's rank from which on it is odd
 _SHAPES = (100.0, 30.0, 10.0, 5.0, 3.0, 2.0, 1.0, 0.5)
 _MOST_USUAL = -math.log(0.05) + 0.2  # surprise of the 95 % quantile of accounts
 _PRIOR_ROWS = 5.0
@@ -51,7 +51,8 @@ def history(rows: Rows) -> History:
     by_payer, over_usual = _deviations(rows.out, amount)
     by_payee, _ = _deviations(rows.into, amount)
     by_payee[(np.diff(rows.into.indptr) < _SOME_ROWS)[rows.payee]] = np.inf
-    return History(_count_odd(rows, by_payer, by_payee), np.minimum(by_payer, by_payee), over_usual)
+    deviation = np.minimum(by_payer, by_payee)
+    return History(_count_odd(rows, deviation), deviation, over_usual)
 
 
 def _currency_medians(rows: Rows) -> Values:
@@ -96,20 +97,16 @@ def _compare(part: Any, indptr: Any, rows: Any, amount: Any, over: Any, spreads:
             over[own[order[i]]] = values[i] - 0.5 * (values[below] + values[above])
 
 
-def _count_odd(rows: Rows, by_payer: Values, by_payee: Values) -> Values:
+def _count_odd(rows: Rows, deviation: Values) -> Values:
     """Surprise of the number of odd rows of every account."""
-    some, out, deviation = rows.num_rows >= 3, np.zeros(rows.num_accounts), np.minimum(by_payer, by_payee)
+    some, out = rows.num_rows >= 3, np.zeros(rows.num_accounts)
     for cut in _CUTS:
         least = np.quantile(deviation, -math.expm1(-cut), method="higher") if len(rows) else 0.0
-        to_payer, to_payee = ((each >= least) & (each > 0.0) for each in (by_payer, by_payee))
-        is_odd = to_payer & to_payee
-        counts, means = np.zeros((2, rows.num_accounts))
-        for ends, to_other in ((rows.payer, to_payee), (rows.payee, to_payer)):
-            counts += np.bincount(ends[is_odd], minlength=rows.num_accounts)
-            share = is_odd.sum() / max(1, to_other.sum())
-            means += share * np.bincount(ends[to_other], minlength=rows.num_accounts)
+        is_odd = (deviation >= least) & (deviation > 0.0)
+        both = np.concatenate([rows.payer[is_odd], rows.payee[is_odd]])
+        counts = np.bincount(both, minlength=rows.num_accounts).astype(np.float64)
         for shape in _SHAPES:
-            values = surprises(counts, means, shape)
+            values = surprises(counts, rows.num_rows * math.exp(-cut), shape)
             if not some.any() or np.quantile(values[some], 0.95) <= _MOST_USUAL:
                 break
         np.maximum(out, values - math.log(len(_CUTS)), out=out)

@@ -126,7 +126,7 @@ def test_flows__of_a_busy_account_the_last_rows_alone_are_looked_at():
 def test_flows__of_a_hub_try_pairs_in_proportion_to_its_rows(monkeypatch):
     """Other loops are over rows, and over the two sorted lists of `_num_fitting`, whose ends only rise."""
     tried = []
-    for num_rows in (1_000, 4_000):
+    for num_rows in (500, 2_000):
         calls = [0]
 
         def count(came, left, calls=calls):
@@ -139,7 +139,7 @@ def test_flows__of_a_hub_try_pairs_in_proportion_to_its_rows(monkeypatch):
         ends = np.array([0, len(came)]), came, np.array([0, len(left)]), left
         module._match.py_func((0, 1), *ends, time, amount, np.array(WINDOWS), 0.1, np.zeros(1), np.full(num_rows, -1))
         tried.append(calls[0])
-    assert tried[1] <= 4.5 * tried[0] <= 4.5 * len(WINDOWS) * MOST_ROWS * 1_000
+    assert tried[1] <= 5 * tried[0] <= 5 * len(WINDOWS) * MOST_ROWS * 500
 
 
 def test_flows__of_a_hub_of_many_rows_end():
