@@ -159,14 +159,17 @@ class _CentredRows:
 
     def transposed_times(self, vectors: Vectors) -> Vectors:
         """X' times (n, k)."""
-        shift = np.multiply.outer(self.mean.astype(vectors.dtype), vectors.sum(axis=0))
+        mean, sums, first = self.mean.astype(vectors.dtype), vectors.sum(axis=0), 0
         if self.held is not None:
-            return np.subtract(out := _multiply(self.held[1], vectors), shift, out=out)
-        total, first = np.zeros_like(shift), 0
-        for block in self.stream():
-            total += block.T @ vectors[first : first + len(block)]
-            first += len(block)
-        return total - shift
+            total = _multiply(self.held[1], vectors)
+        else:
+            total = np.zeros((len(mean), *vectors.shape[1:]), vectors.dtype)
+            for block in self.stream():
+                total += block.T @ vectors[first : first + len(block)]
+                first += len(block)
+        for rows in _chunks(total):
+            total[rows] -= np.multiply.outer(mean[rows], sums)
+        return total
 
     def apply(self, vectors: Vectors) -> Vectors:
         """The products of the smaller side times vectors."""
@@ -211,9 +214,12 @@ def _by_blocks(rows: _CentredRows, wanted: int) -> tuple[Any, Any]:
     else:
         for _ in range(_POWERS - 1):
             vectors = rows.apply(_orthonormal(vectors))
-    basis = _orthonormal(vectors)
-    values, turn = np.linalg.eigh(_inner(rows.times(basis)))
-    return values[-wanted:], basis @ turn[:, -wanted:]
+    vectors = _orthonormal(vectors)
+    values, turn = np.linalg.eigh(_inner(rows.times(vectors)))
+    loadings = np.empty((len(vectors), len(values[-wanted:])))
+    for some in _chunks(vectors):
+        loadings[some] = vectors[some] @ turn[:, -wanted:]
+    return values[-wanted:], loadings
 
 
 def _orthonormal(vectors: Vectors) -> Vectors:
@@ -225,8 +231,15 @@ def _orthonormal(vectors: Vectors) -> Vectors:
 
 def _inner(vectors: Vectors) -> NDArray[np.float64]:
     """The inner products of vectors, summed in float64."""
-    chunks = (vectors[first : first + _CHUNK_ROWS].astype(np.float64) for first in range(0, len(vectors), _CHUNK_ROWS))
-    return np.sum([chunk.T @ chunk for chunk in chunks], axis=0)
+    total = np.zeros((vectors.shape[1], vectors.shape[1]))
+    for some in _chunks(vectors):
+        chunk = vectors[some].astype(np.float64)
+        total += chunk.T @ chunk
+    return total
+
+
+def _chunks(vectors: Vectors) -> list[slice]:
+    return [slice(first, first + _CHUNK_ROWS) for first in range(0, len(vectors), _CHUNK_ROWS)]
 
 
 def needed_bytes(num_rows: int, num_columns: int, num_components: int, *, num_values: int, is_sparse: bool) -> int:
