@@ -31,18 +31,13 @@ from hcm_scale.hops import choose_sources, label, label_hops
 from hcm_scale.ingest.arrays import write_weights
 from hcm_scale.ingest.ids import GrowingIds
 from hcm_scale.report import digest
-<<<<<<< ours
-from hcm_scale.sampling import NeighborSampler
-from hcm_scale.score import nodes, triangles
-=======
 from hcm_scale.rows.burst import bursts
 from hcm_scale.rows.chain import chains
 from hcm_scale.rows.flow import flows
 from hcm_scale.rows.history import history
 from hcm_scale.rows.rows import Rows
-from hcm_scale.sampling import make_sampler
-from hcm_scale.score import closure, nodes
->>>>>>> theirs
+from hcm_scale.sampling import NeighborSampler
+from hcm_scale.score import nodes, triangles
 from hcm_scale.score.edge_index import edge_index
 from hcm_scale.synthetic import families
 

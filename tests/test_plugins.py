@@ -147,8 +147,6 @@ def test_similarity__of_a_plug_in_is_that_of_the_kernel(random_csr, directed, is
     wanted = edge_similarity(*csr, x, "euclidean", directed=directed)
     name = plugins.identity("similarities", "distance")
     np.testing.assert_allclose(edge_similarity(*csr, given, name, directed=directed), wanted, rtol=1e-5)
-    shares = [edge_similarity(*csr, given, name, directed=directed, share=(i, 3)) for i in range(3)]
-    assert np.array_equal(np.concatenate(shares), edge_similarity(*csr, given, name, directed=directed))
 
 
 @pytest.mark.parametrize("returned", [np.zeros(3), np.full((1, 1), 2.0), [np.nan]])

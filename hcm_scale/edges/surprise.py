@@ -21,7 +21,7 @@ and hops by a third. In a graph without triangles, as one of two sides is, share
 follow from the sums as in `threshold.py`: p falls with the sum, so flagged edges are the first.
 
 What is usual is read off 524,288 evenly spaced edges at most, so that a single edge is judged without a pass over
-the others. Measurements: docs/detector.md. Memory: 4 bytes a feature of every node for the means, 25 bytes an edge, and
+the others. Measured: docs/lab/detector.md. Memory: 4 bytes a feature of every node for the means, 25 bytes an edge, and
 as many while they are sorted.
 
 Two nodes that no edge joins are judged as if one did (`compare`): what is around an end is all of its neighbours, and

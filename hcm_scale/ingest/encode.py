@@ -318,8 +318,8 @@ class NumberSurvey:
 class VectorSurvey:
     """Counts vectors that are null, and those that are not as many finite numbers as the first; adds up the others."""
 
-    def __init__(self, name: str, bad: Offenders, describe_row: Callable[[int], str], width: int = 0) -> None:
-        self.name, self._describe_row, self._width = name, describe_row, width
+    def __init__(self, name: str, bad: Offenders, describe_row: Callable[[int], str], num_entries: int = 0) -> None:
+        self.name, self._describe_row, self._width = name, describe_row, num_entries
         self._bad = Offenders("vectors are not as many finite numbers as the first", bad.where)
         self._nulls = self._present = 0
         self._sum: Any = 0.0

@@ -52,9 +52,7 @@ def bursts(rows: Rows) -> Burst:
     for by in (rows.out, rows.into):
         ratios = np.array([_sharing(by, time, first, length) for length in lengths])
         shapes = 1.0 / np.clip(ratios - 1.0, _LEAST_EXCESS, _MOST_EXCESS)
-        share_accounts(
-            by, _scan, *by, time, first, lengths, shapes, is_new, found.of_accounts, found.of_rows, found.ends
-        )
+        share_accounts(by, _scan, by, (time, first, is_new), (lengths, shapes), found)
     np.maximum(found.of_accounts - math.log(2.0), 0.0, out=found.of_accounts)
     return found
 
@@ -138,20 +136,9 @@ def _usual_most(times: Any, at: int, most: int, length: float, span: float) -> f
 
 
 @kernel
-def _scan(
-    part: Any,
-    indptr: Any,
-    rows: Any,
-    time: Any,
-    first: Any,
-    lengths: Any,
-    shapes: Any,
-    is_new: Any,
-    of_accounts: Any,
-    of_rows: Any,
-    ends: Any,
-) -> None:
+def _scan(part: Any, by: Any, when: Any, windows: Any, out: Any) -> None:
     """Finds the most surprising window of every account."""
+    (indptr, rows), (time, first, is_new), (lengths, shapes), (of_accounts, of_rows, ends) = by, when, windows, out
     for account in range(part[0], part[1]):
         own = rows[indptr[account] : indptr[account + 1]]
         count = len(own)

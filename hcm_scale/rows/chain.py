@@ -72,28 +72,17 @@ def _chains_within(rows: Rows, window: float, share: float) -> tuple[Values, NDA
     score, step, onward, back_again = np.zeros((4, len(rows)))
     before, after = np.full((2, len(rows)), -1)
     seen = np.zeros(rows.num_accounts, np.int64)
-    _follow(rows.payer, rows.payee, rows.time, rows.comparable, *rows.into, seen, window, share, score, step, before)
+    of_rows = rows.payer, rows.payee, rows.time, rows.comparable
+    _follow(of_rows, rows.into, seen, window, share, (score, step, before))
     _lead_on(before, step, onward, after)
     _come_back(rows.payer, rows.payee, before, score, np.diff(rows.into.indptr), back_again)
     return np.maximum(score + onward, back_again), before, after
 
 
 @kernel(allocates=False)
-def _follow(
-    payer: Any,
-    payee: Any,
-    time: Any,
-    amount: Any,
-    in_ptr: Any,
-    in_rows: Any,
-    seen: Any,
-    window: float,
-    usual_share: float,
-    score: Any,
-    step: Any,
-    before: Any,
-) -> None:
+def _follow(of_rows: Any, into: Any, seen: Any, window: float, usual_share: float, out: Any) -> None:
     """Fills the surprise of the best chain that ends in each row, its last step, and the row before."""
+    (payer, payee, time, amount), (in_ptr, in_rows), (score, step, before) = of_rows, into, out
     for row in range(len(payer)):
         begin, had = in_ptr[payer[row]], seen[payer[row]]  # rows into an account stand in the order of time
         seen[payee[row]] += 1

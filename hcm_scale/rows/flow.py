@@ -41,8 +41,8 @@ def flows(rows: Rows) -> Flow:
     """How surprisingly much of what came to every account was passed on, by the most telling window."""
     found = Flow(np.zeros(rows.num_accounts), np.zeros(len(rows)), np.full(len(rows), -1))
     windows = np.array([window for window in WINDOWS if window >= rows.resolution])
-    arguments = *rows.into, *rows.out, rows.time, rows.comparable, windows, fitting_share(rows)
-    share_accounts(rows.out, _match, *arguments, found.of_accounts, found.came_by)
+    values, matched = (rows.time, rows.comparable), (found.of_accounts, found.came_by)
+    share_accounts(rows.out, _match, rows.into, rows.out, values, windows, fitting_share(rows), matched)
     num_matched = np.bincount(rows.payer[found.came_by >= 0], minlength=rows.num_accounts)
     _share_rows(rows.payer, num_matched, *found)
     return found
@@ -77,20 +77,9 @@ def _num_fitting(came: Any, left: Any) -> int:
 
 
 @kernel
-def _match(
-    part: Any,
-    in_ptr: Any,
-    in_rows: Any,
-    out_ptr: Any,
-    out_rows: Any,
-    time: Any,
-    amount: Any,
-    windows: Any,
-    usual_share: float,
-    of_accounts: Any,
-    came_by: Any,
-) -> None:
+def _match(part: Any, into: Any, out: Any, values: Any, windows: Any, usual_share: float, matched: Any) -> None:
     """Matches rows out with rows in, account by account; the window that surprises most stays."""
+    (in_ptr, in_rows), (out_ptr, out_rows), (time, amount), (of_accounts, came_by) = into, out, values, matched
     for account in range(part[0], part[1]):
         came, left = in_rows[in_ptr[account] : in_ptr[account + 1]], out_rows[out_ptr[account] : out_ptr[account + 1]]
         if len(came) < 2 or len(left) < 2:

@@ -15,7 +15,7 @@ of its kind, which anomalies, being few, do not move:
 
 Where a graph is scored by a model of another, the bulk is that of the other graph: p then says how usual a node would
 be there, and is the same from day to day. Small graphs show less of their bulk, so scales are widened by a term in
-1 / n. p falls with every number and depends on no labels. Measurements: docs/detector.md. Memory: 40 bytes per node.
+1 / n. p falls with every number and depends on no labels. Measured: docs/lab/detector.md. Memory: 40 bytes per node.
 """
 
 from typing import NamedTuple

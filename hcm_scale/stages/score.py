@@ -191,7 +191,7 @@ def score(
         num_samples = sum(len(view.samples) for view in views)
         typed = replace(graph, node_types=types)
         rank = partial(_rank, kinds, numbers, inputs, edges, types, reference)
-        _write(out, typed, inputs, predicted.hops, rank, options, num_samples, reference)
+        _write(out, typed, inputs, predicted.hops, rank, options, num_samples=num_samples, reference=reference)
         del rank
     del predicted, inputs, numbers, compute  # before files that they map are removed
     for sharing in sharings:
@@ -314,6 +314,7 @@ def _write(
     hops: EdgeHops,
     rank: Callable[[], nodes.NodeScores],
     options: Scoring,
+    *,
     num_samples: int,
     reference: Reference | None,
 ) -> None:

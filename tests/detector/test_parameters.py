@@ -93,7 +93,7 @@ def test_keywords__are_all_described():
         ({"purify": "nothing"}, r"purify=nothing is not known; .*legal are cosine, euclidean, jaccard"),
         ({"score.rank_by": None}, r"score\.rank_by=None is not legal: str, of score, strange, ahp, hav"),
         ({"sampling.fan_out": "10"}, r"sampling\.fan_out='10' is not legal: list\[str\]"),
-        ({"sampling.fan_out": [10, 10]}, r"has 2 entries, and 1 of the model's layers are sampled \(not the first"),
+        ({"sampling.fan_out": [10, 10]}, r"has 2 entries, and 1 of the model's layers are sampled \(of a GCN"),
         ({"graph.path": "a.csv"}, r"options\['graph\.path'\]='a\.csv' is not an option here: use fit\(data\)"),
         ({"run_dir": "here"}, r"not an option here: use HCM\(run_dir=\.\.\.\)"),
         ({"graph.exclud": ["a"]}, r"'graph\.exclud' is not an option; did you mean 'graph\.exclude'\?"),

@@ -330,7 +330,7 @@ def named(graph: Graph) -> Graph:
 def test_sentences__of_every_world_are_true(name: str, tmp_path: Path):
     odd = next(odd for odd in ("own", "half_dense", "block") if odd in odds_of(name))
     small_run(tmp_path / "run", graph=named(make_problem(name, odd, 0, NUM_NODES).graph))
-    export_table(tmp_path / "run", tmp_path / "list.parquet", NUM_NODES)
+    export_table(FinishedRun(tmp_path / "run"), tmp_path / "list.parquet", NUM_NODES)
     slow = Slow(tmp_path / "run")
     reader, told = Reader(slow), set()
     for row in pq.read_table(tmp_path / "list.parquet", columns=["node", "reason"]).to_pylist():
@@ -346,7 +346,7 @@ def test_sentences__of_every_world_are_true(name: str, tmp_path: Path):
 def test_sentences__reader_refuses_what_is_not_true(tmp_path: Path):
     """The reader itself: every number of a sentence, changed, is noticed, and so is a wrong link or order."""
     small_run(tmp_path / "run", graph=named(make_problem("follow", "half_dense", 0, NUM_NODES).graph))
-    export_table(tmp_path / "run", tmp_path / "list.parquet", 40)
+    export_table(FinishedRun(tmp_path / "run"), tmp_path / "list.parquet", 40)
     reader, num_changed = Reader(Slow(tmp_path / "run")), 0
     for row in pq.read_table(tmp_path / "list.parquet", columns=["node", "reason"]).to_pylist():
         reader.read(row["node"], row["reason"])
@@ -369,7 +369,7 @@ def test_causes__are_told_before_consequences_wherever_a_node_is_explained(tmp_p
     logins[77] = 176
     graph = replace(graph, x=np.hstack([np.asarray(graph.x), logins]).astype(np.float32), columns=(*"abcd", "logins"))
     small_run(tmp_path / "run", graph=graph)
-    export_table(tmp_path / "run", tmp_path / "list.parquet", 300)
+    export_table(FinishedRun(tmp_path / "run"), tmp_path / "list.parquet", 300)
     found = pq.read_table(tmp_path / "list.parquet", columns=["id", "reason"]).to_pylist()
     reasons = {row["id"]: row["reason"] for row in found}
     assert re.match(r"Odd attributes: `logins` = 176 where [78] is usual and ", reasons[77])

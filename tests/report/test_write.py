@@ -102,10 +102,6 @@ def test_stage__reads_what_other_stages_left(scored_world: World, tmp_path: Path
     assert report["training"]["loss"]["mean"] == [2.0, 1.0]
     assert report["run"]["seed"] == 3
     assert "cores" in report["run"]["hardware"]
-    first = world.scores["id"][0].as_py()
-    assert stage.explain(world.graph, world.purified, tmp_path, [first])[0].rank == 1
-    with pytest.raises(ValueError, match="node='nobody' is not in this graph"):
-        stage.explain(world.graph, world.purified, tmp_path, ["nobody"])
     assert stage.read_records(tmp_path / "missing.jsonl") == []
 
 

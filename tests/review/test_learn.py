@@ -10,6 +10,7 @@ from scipy.special import expit
 from hcm_scale.review.draw import DISAGREEMENT, HEAD, RANDOM, draw
 from hcm_scale.review.estimate import Estimates
 from hcm_scale.review.learn import Inputs, apply_lesson, fit_logistic, learn
+from hcm_scale.score.kinds import all as kinds
 from hcm_scale.score.metrics import ranking, roc_auc
 
 KINDS = ("hop", "closure", "context", "context_closure", "attributes", "cohesion")
@@ -40,7 +41,9 @@ def make_world(rule: str, seed: int = 0, n: int = 3_000) -> World:
     indptr = np.concatenate([[0], np.cumsum(np.bincount(source, minlength=n))])
     places = {kind: np.argsort(ranking(row)).astype(np.int32) + 1 for kind, row in zip(KINDS, numbers, strict=True)}
     names = [f"column {i}" for i in range(5)]
-    return World(Inputs(score, places, np.diff(indptr), x, names, indptr, target[order].astype(np.int32)), bad)
+    titles = [kinds.KINDS[kind].title for kind in KINDS]
+    neighbors = indptr, target[order].astype(np.int32)
+    return World(Inputs(score, places, np.diff(indptr), x, names, *neighbors, titles=titles), bad)
 
 
 def some_nodes(world: World, count: int = 60, seed: int = 1) -> NDArray[np.int64]:

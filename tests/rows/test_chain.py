@@ -131,8 +131,8 @@ def test_chains__of_a_hub_try_rows_in_proportion_to_its_rows(monkeypatch):
         monkeypatch.setattr(module, "fits", count)
         payer, payee = np.arange(num_rows) % 2, 1 - np.arange(num_rows) % 2
         rows = Rows.of(2, payer, payee, np.arange(num_rows) * 1.0, np.arange(num_rows) % 50 + 1.0)
-        scratch = np.zeros(2, int), DAY, 0.1, *np.zeros((2, num_rows)), np.full(num_rows, -1)
-        module._follow.py_func(payer, payee, rows.time, rows.amount, *rows.into, *scratch)
+        out = *np.zeros((2, num_rows)), np.full(num_rows, -1)
+        module._follow.py_func((payer, payee, rows.time, rows.amount), rows.into, np.zeros(2, int), DAY, 0.1, out)
         tried.append(calls[0])
     assert tried[1] <= 5 * tried[0] <= 5 * (MOST_ROWS + 127) * 500
 

@@ -136,8 +136,9 @@ def test_flows__of_a_hub_try_pairs_in_proportion_to_its_rows(monkeypatch):
         monkeypatch.setattr(module, "fits", count)
         amount = np.random.default_rng(0).random(num_rows)
         came, left, time = np.arange(0, num_rows, 2), np.arange(1, num_rows, 2), np.arange(num_rows) * 1.0
-        ends = np.array([0, len(came)]), came, np.array([0, len(left)]), left
-        module._match.py_func((0, 1), *ends, time, amount, np.array(WINDOWS), 0.1, np.zeros(1), np.full(num_rows, -1))
+        ends = (np.array([0, len(came)]), came), (np.array([0, len(left)]), left)
+        out = np.zeros(1), np.full(num_rows, -1)
+        module._match.py_func((0, 1), *ends, (time, amount), np.array(WINDOWS), 0.1, out)
         tried.append(calls[0])
     assert tried[1] <= 5 * tried[0] <= 5 * len(WINDOWS) * MOST_ROWS * 500
 

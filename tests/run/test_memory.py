@@ -96,7 +96,6 @@ def test_train__workers_batches_widths_and_hubs_count():
     assert (
         held() < held(**{"sampling.batch_pairs": 8_192}) < held(**{"sampling.batch_pairs": 8_192, "model.width": 256})
     )
-    assert held() < held(**{"posterior.trend_every": 1})
     hubs = np.concatenate([[0], np.cumsum(np.where(np.arange(10**6) % 10**5 == 0, 800_000, 8))])
     assert held(indptr=hubs) > held(indptr=np.arange(0, 16 * 10**6 + 1, 16))
 

@@ -159,15 +159,15 @@ def test_run__that_is_refused_leaves_the_finished_one_as_it_was(tmp_path, graph,
 def test_run__that_ends_after_it_replaced_stages_leaves_the_finished_one_to_be_read(tmp_path, graph, monkeypatch, ends):
     config, other = small(tmp_path), small(tmp_path, purify__ratio=0.6)
     pipeline.run(config, graph=graph)
-    said = pipeline.explain(config, ["17"])
+    said = FinishedRun(config.run_dir).explained_text(["17"])
     with monkeypatch.context() as patch:
         patch.setattr(score, "score", lambda *_, **__: (_ for _ in ()).throw(ends))
         with pytest.raises(type(ends)):
             pipeline.run(other, graph=graph)
-    assert pipeline.explain(config, ["17"]) == said
+    assert FinishedRun(config.run_dir).explained_text(["17"]) == said
     pipeline.run(other, graph=graph)
     assert skipped(tmp_path)["graph"]
-    assert pipeline.explain(config, ["17"]) != said
+    assert FinishedRun(config.run_dir).explained_text(["17"]) != said
     assert not list((tmp_path / "records").glob("*.before*"))
 
 
@@ -185,21 +185,21 @@ pipeline.run(config, graph=Graph.open({run_dir!r} + "/../given"))
 def test_killed_run__leaves_the_finished_one_to_be_read(tmp_path, graph):
     config = small(tmp_path / "run")
     pipeline.run(config, graph=graph.save(tmp_path / "given"))
-    said = pipeline.explain(config, ["17"])
+    said = FinishedRun(config.run_dir).explained_text(["17"])
     code = _KILLED.format(tests=str(Path(__file__).parent), run_dir=str(tmp_path / "run"))
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == -signal.SIGKILL
     assert not (tmp_path / "run" / "scores" / "scores.parquet").exists()
-    assert pipeline.explain(config, ["17"]) == said
+    assert FinishedRun(config.run_dir).explained_text(["17"]) == said
 
 
 def test_reader__sees_the_finished_run_while_the_same_words_run_again(tmp_path, graph):
     config, ended, answers = small(tmp_path), threading.Event(), []
     pipeline.run(config, graph=graph)
-    said = pipeline.explain(config, ["17"])
+    said = FinishedRun(config.run_dir).explained_text(["17"])
 
     def read() -> None:
         while not ended.is_set():
-            answers.append(pipeline.explain(config, ["17"]))
+            answers.append(FinishedRun(config.run_dir).explained_text(["17"]))
 
     with ThreadPoolExecutor(1) as readers:
         reading = readers.submit(read)
@@ -295,6 +295,7 @@ FIRST_CHANGED = {  # the first stage that another value of an option makes anew;
             "ratio": 0.5,
             "fan_out": ["10"],
             "hub_cap": 16,
+            "backend": "torch_sparse",
             "whole_graph": False,
         },
     },

@@ -15,9 +15,8 @@ from helpers import FAST, planted_graph, small_run
 import hcm_scale
 from hcm_scale import HCM, plugins
 from hcm_scale.cli import commands
-from hcm_scale.config import Config
-from hcm_scale.review import learn
-from hcm_scale.run import pipeline
+from hcm_scale.review import learn, teach
+from hcm_scale.run.finished import FinishedRun
 from hcm_scale.score.kinds import all as every
 from hcm_scale.score.kinds.all import KINDS
 from hcm_scale.score.kinds.kind import Column, Kind, Reason, TailOnly
@@ -84,18 +83,18 @@ def test_one_more_kind__is_seen_everywhere(options, tmp_path):
     assert '<option value="hum">Hums strangely</option>' in page
 
     hums = "it hums at 60 Hz" if not options else "it hums at, in hertz: 60"  # who reads it has not the plug-in's code
-    told = " ".join(pipeline.explain(Config(run_dir=str(run)), [str(ODD[0])]).split())
+    told = " ".join(FinishedRun(run).explained_text([str(ODD[0])]).split())
     assert f"Hums strangely: {hums} (rank 2 of 400 by hum)" in told
     commands.export_run([str(run), str(tmp_path / "list.csv"), "--top", "10"])
     rows = {row["node"]: row for row in csv.read_csv(tmp_path / "list.csv").to_pylist()}
     assert rows[ODD[0]]["hum_rank"] == 2
     assert hums in rows[ODD[0]]["reason"]
 
-    views = Views(run)
+    views = Views(FinishedRun(run))
     assert "hum_rank" in [column["key"] for column in views.columns]
     assert {row["evidence"] for row in json.loads(views.rows({"kind": "hum"}))["rows"]} == {"hum"}
-    inputs = views.run.inputs()
-    assert list(inputs.places)[-1] == "hum"
+    inputs = teach.inputs_of(views.run)
+    assert list(inputs.ranks)[-1] == "hum"
     assert inputs.titles[-1] == "hums strangely"
     assert learn._Columns.of(inputs, np.zeros(0, np.int64)).double[-2].tolist() == (2 * rank).tolist()
 

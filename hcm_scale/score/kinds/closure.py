@@ -8,7 +8,7 @@ with the largest predicted hop is marked as far, and each node has
 
 where expected(v) are triangles of a random graph (triangles.py). Most nodes have next to none, but a hub of a skewed
 graph has many, and share^3 of them are far by chance: counted per neighbour alone they would grow with its degree
-without end. The learned hops matter: the same count over edges with far attributes finds nothing (docs/results.md).
+without end. Learned hops matter: the same count over edges with far attributes finds nothing (docs/lab/accuracy.md).
 Undirected graphs only; elsewhere all nodes are 0.
 
     strange(v) = z-score of AHP(v) + z-score of closure(v),
@@ -36,7 +36,7 @@ from hcm_scale.score.kinds.kind import OF_LOGARITHMS, Column, Kind, Reason, Valu
 from hcm_scale.score.kinds.phrases import held_against, joined_pairs
 from hcm_scale.score.triangles import marked_triangles
 
-_EXPECTED_WEIGHT = 0.25  # of an expected triangle beside a neighbour: docs/detector.md
+_EXPECTED_WEIGHT = 0.25  # of an expected triangle beside a neighbour: docs/lab/detector.md
 
 
 class Cut(NamedTuple):
