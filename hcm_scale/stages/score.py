@@ -64,7 +64,7 @@ log = logging.getLogger(__name__)
 _MIN_CYCLES = 100  # chance makes all even in one graph of 2^100
 TYPES = {"num_samples": int, "rank_by": str, "metrics": dict[str, Any] | None, "fdr": float, "num_flagged": int}
 TYPES |= {"stability": float | None, "files": dict[str, str]}
-_TRENDS = ("ahp", "strange")  # rankings by hops alone
+_MANY_FLAGGED = 1_000  # of these the first hundred are a draw, whichever encoder predicts
 _IN_MANIFEST = ("num_samples", "rank_by", "metrics", "fdr", "num_flagged", "stability")
 
 
@@ -331,13 +331,17 @@ def _write(
         y = _labels(graph)
         return None if y is None else {by: metrics.evaluate(y, scores.by(by), graph.kind) for by in RANKINGS}
 
-    stable = partial(nodes.stability, scores, inputs, options.rank_by, usual)
+    num_flagged = int(np.count_nonzero(verdict.flagged))
+
+    def stable() -> float | None:
+        return None if num_flagged > _MANY_FLAGGED else nodes.stability(scores, inputs, options.rank_by, usual)
+
     tasks: list[Callable[[], Any]] = [write_files, measure, stable]
     _, numbers, stability = run_concurrently(tasks)
     names = table.FILE, MEAN_FILE, VAR_FILE, SCALE_FILE
     hashes = dict(zip(names, hash_files([out / name for name in names]), strict=True))
     body = {"num_samples": num_samples, "rank_by": options.rank_by, "metrics": numbers, "stability": stability}
-    body |= {"fdr": options.fdr, "num_flagged": int(np.count_nonzero(verdict.flagged)), "files": hashes}
+    body |= {"fdr": options.fdr, "num_flagged": num_flagged, "files": hashes}
     files.write_manifest(out, KIND, FORMAT, body)
 
 

@@ -300,3 +300,13 @@ def test_gpu__predicts_while_attributes_are_scored():
     assert stage._predict_and_compute("cuda", both.wait, both.wait) in {(0, 1), (1, 0)}
     assert stage._predict_and_compute("cuda", lambda: 1, None) == (1, None)
     assert stage._predict_and_compute("cpu", threading.get_ident, threading.get_ident) == (threading.get_ident(),) * 2
+
+
+def test_stability__is_not_told_where_very_many_nodes_are_flagged(
+    graph, structure, features, samples, tmp_path, monkeypatch
+):
+    """The first hundred of thousands that stand out are a draw, which says nothing about the list."""
+    views = [structure, graph]
+    assert score(graph, views, features, samples, tmp_path / "few", rank_by="score").stability is not None
+    monkeypatch.setattr(stage, "_MANY_FLAGGED", -1)
+    assert score(graph, views, features, samples, tmp_path / "many", rank_by="score").stability is None
