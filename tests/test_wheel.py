@@ -83,7 +83,7 @@ def test_wheel__description_has_no_link_that_leads_nowhere_outside_the_repositor
         (name,) = (name for name in archive.namelist() if name.endswith("METADATA"))
         text = archive.read(name).decode()
     assert "Description-Content-Type: text/markdown" in text
-    assert "## Quick start" in text
+    assert "## Install and try it" in text
     assert set(re.findall(r"\]\((\w+:)?", text) + re.findall(r'(?:src|href)="(\w+:)?', text)) == {"https:"}
 
 

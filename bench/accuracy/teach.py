@@ -46,7 +46,8 @@ from hcm_scale.graph import Graph
 from hcm_scale.review.draw import draw
 from hcm_scale.review.estimate import Estimates
 from hcm_scale.review.learn import Inputs, learn
-from hcm_scale.review.teach import Run
+from hcm_scale.review.teach import inputs_of
+from hcm_scale.run.finished import FinishedRun
 from hcm_scale.score.metrics import evaluate, ranking, roc_auc
 
 ORGANIC = ("Amazon", "Enron", "Reddit", "tolokers")
@@ -116,8 +117,7 @@ def subject(name: str, seed: int, data_dir: Path) -> Subject:
     assert graph.y is not None
     with tempfile.TemporaryDirectory() as folder:
         HCM(seed=seed, device="cpu", run_dir=folder).fit(replace(graph, y=None, kind=None))
-        stages = [Path(folder) / stage for stage in ("graph", "purified", "scores")]
-        inputs = Run.open(Path(folder), *stages).inputs()
+        inputs = inputs_of(FinishedRun(folder))
         inputs = inputs._replace(features=np.array(inputs.features), indptr=graph.indptr, indices=graph.indices)
     return Subject(name, graph, inputs, graph.y == 1)
 

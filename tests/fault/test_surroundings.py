@@ -202,7 +202,7 @@ def test_read_only_disk__is_enough_to_explain_and_one_line_for_a_run(finished):
 @pytest.mark.gate
 @pytest.mark.skipif(not has_namespaces(), reason="needs a mount namespace")
 def test_full_disk__is_told_with_path_and_room(tmp_path):
-    words = "ingest graph=community graph.num_nodes=60000 run_dir=run"
+    words = "run until=ingest graph=community graph.num_nodes=60000 run_dir=run"
     shown = f"mount -t tmpfs -o size=2m none {tmp_path} && cd {tmp_path} && {sys.executable} -m hcm_scale {words}"
     done = subprocess.run((*NAMESPACE, shown), capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
