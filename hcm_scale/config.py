@@ -350,7 +350,7 @@ def inert_options(section: type = Config, prefix: str = "") -> Iterator[str]:
 _TORCHRUN = "the ranks of several machines are started by torchrun or srun (docs/gpus.md)"
 _REMOVED = {  # what to do without an option that earlier versions had
     "attributes.standardise": "features are brought to mean 0 and deviation 1",
-    "posterior.trend_every": "hcm-scale bench convergence shows what each sample adds",
+    "posterior.trend_every": "python -m bench convergence shows what each sample adds",
     "sampling.first_hop": "a GCN's first layer sums over all neighbours; model.encoder=sage draws in every layer",
     "shards.shard_pairs": "a file of labels has about a million pairs",
     "world.nodes": _TORCHRUN,
