@@ -2,7 +2,7 @@
 
 A row has the surprise of the kind that says most of it beyond what is common (rows/evidence.py); of rows of which none
 says more, those come first whose pair of accounts is stranger (`StrangeEdges`), where all are asked for. p is four
-times the least chance by a kind, exp(-surprise), and flags are those of Benjamini and Hochberg. Rows that the graph
+times exp(-3 - surprise), the chance by that kind, and flags are those of Benjamini and Hochberg. Rows that the graph
 does not keep, as they have no time or an unknown end, have no rank.
 """
 
@@ -22,7 +22,7 @@ from hcm_scale.edges.strange import CountRows, StrangeEdges
 from hcm_scale.report.evidence import Evidence
 from hcm_scale.report.sections import cut_id
 from hcm_scale.report.wording import EDGE_TITLES
-from hcm_scale.rows.evidence import KINDS, RowEvidence
+from hcm_scale.rows.evidence import KINDS, LEAST, RowEvidence
 from hcm_scale.rows.rows import Numbers, Values
 from hcm_scale.score.kinds.row_phrases import ROW_TITLES, amount_text, chain_text, length_text, row_facts, time_text
 from hcm_scale.score.threshold import discoveries
@@ -51,7 +51,7 @@ class StrangeRows:
     @cached_property
     def p(self) -> Values:
         """A chance for every row, (m,)."""
-        return np.minimum(1.0, len(KINDS) * np.exp(-self.rows.surprises.max(axis=1).astype(np.float64)))
+        return np.minimum(1.0, len(KINDS) * np.exp(-LEAST - self.rows.surprise))
 
     @cached_property
     def flagged(self) -> NDArray[np.bool_]:

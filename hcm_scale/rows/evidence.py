@@ -8,7 +8,8 @@
 its rank among all rows; the others are those of its account or chain (burst.py, flow.py, chain.py).
 
 `RowEvidence.surprise` is the one by which rows are ranked: the most that a kind says beyond where it is common, its
-95 % quantile and three nats at least, so that a kind that says something of many rows has to say more.
+95 % quantile and three nats at least, in units of how fast its bulk grows from the 75 % quantile to there, one nat at
+least: a kind that says something of many rows has to say more.
 """
 
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base.npy import FINITE, open_array, save_npy
+from hcm_scale.base.threads import run_in_slices
 from hcm_scale.graph.store import Graph
 from hcm_scale.rows.burst import Burst, bursts
 from hcm_scale.rows.chain import Chain, chains
@@ -28,7 +30,9 @@ from hcm_scale.rows.rows import Numbers, Rows, Values, log_amounts
 
 KINDS = ("history", "burst", "flow", "chain")
 FILES = ("row_surprises.npy", "row_links.npy", "bursts.npy")
-_COMMON, _LEAST = 0.95, 3.0  # quantile and nats up to which a kind says nothing of a row
+_LOW, _COMMON = 0.75, 0.95  # quantiles of a kind's surprises of rows: up to the second it says nothing
+LEAST = 3.0  # nats, up to which it does so in any case
+_SAMPLE = 1 << 20  # rows that show the quantiles
 _MOST_STEPS = 64  # of a chain, either way
 
 
@@ -87,22 +91,31 @@ class RowEvidence:
     currencies: tuple[str, ...] = ()
 
     @cached_property
-    def bars(self) -> Values:
-        """How much each kind says of a row that is no evidence yet, (4,)."""
-        if not len(self.rows):
-            return np.full(len(KINDS), _LEAST)
-        return np.maximum(np.quantile(self.surprises, _COMMON, axis=0), _LEAST)
+    def _beyond(self) -> tuple[Values, NDArray[np.int8]]:
+        """The most that a kind says of every row beyond what is common, and which kind that is."""
+        some = self.surprises[:: max(1, len(self.surprises) // _SAMPLE)]
+        low, high = np.quantile(some, [_LOW, _COMMON], axis=0) if len(some) else np.zeros((2, len(KINDS)))
+        scale = np.maximum(1.0, (high - low) / np.log((1.0 - _LOW) / (1.0 - _COMMON)))
+        bar, best = np.maximum(high, LEAST), np.empty(len(self.rows))
+        kind = np.empty(len(self.rows), np.int8)
+
+        def fill(part: slice) -> None:
+            beyond = (self.surprises[part] - bar) / scale
+            best[part], kind[part] = beyond.max(axis=1), beyond.argmax(axis=1)
+
+        run_in_slices(len(best), fill)
+        return best, kind
 
     @cached_property
     def surprise(self) -> Values:
         """What rows are ranked by, (m,), 0 where no kind says more than is common."""
-        return np.maximum((self.surprises - self.bars).max(axis=1), 0.0)
+        return np.maximum(self._beyond[0], 0.0)
 
     @cached_property
     def strongest(self) -> NDArray[np.int8]:
         """The kind that says most of every row, by its number, (m,); -1 where none says more than is common."""
-        beyond = self.surprises - self.bars
-        return np.where(beyond.max(axis=1) > 0.0, beyond.argmax(axis=1), -1).astype(np.int8)
+        best, kind = self._beyond
+        return np.where(best > 0.0, kind, -1).astype(np.int8)
 
     def of_account(self, account: int) -> tuple[Numbers, Numbers]:
         """The rows that an account pays, and those by which it is paid."""
