@@ -10,10 +10,11 @@ the usual one as if five rows had it. Currencies are compared by themselves: eac
 Rows without an amount are as if they were not there.
 
 An account's evidence is how many of its rows, at either end, are among the first e^-3, e^-4 or e^-5 of all rows,
-against what its number of rows leads to expect: the most surprising of the three. Many odd rows say more than one that
-is very odd. The shape of the null (rows.py) is the largest at which no more than a twentieth of the accounts looks
-strange. False alarms: one who pays rarely, and each time another amount. Cost: a sort of the amounts of each account,
-and of the pairs; memory 56 bytes a row.
+against how many are so of like rows, whose payees receive about as often: a shop's tickets are less regular than a
+rent. The most surprising of the three counts: many odd rows say more than one that is very odd. The shape of the null
+(rows.py) is the largest at which no more than a twentieth of the accounts looks strange. False alarms: one who pays
+rarely, and each time another amount. Cost: a sort of the amounts of each account, and of the pairs; memory 56 bytes a
+row.
 """
 
 import math
@@ -33,12 +34,14 @@ _USUAL_SPREAD = 0.7  # of log amounts, where no account shows one
 _SOME_ROWS = 4
 _APART, _SAME = 7 * DAY, 0.1  # seconds, and log amounts, of payments that recur
 _DRAWN = 64  # rows of a pair that are looked at
+_DIGITS = 20  # classes of accounts by their number of rows
+_PRIOR_OF_CLASS = 50.0  # rows
 
 
 class History(NamedTuple):
     """Surprise of every account, (n,); deviation of every row, (m,); log amount over the payer's usual one, (m,).
 
-    `cuts` are the deviations that tell odd rows, and shapes of the null, (3, 2).
+    `cuts` say which rows are odd, and how many are usual (`_measure_cuts`).
     """
 
     of_accounts: Values
@@ -147,29 +150,39 @@ def _compare(part: Any, indptr: Any, rows: Any, amount: Any, over: Any, spreads:
 
 
 def _measure_cuts(rows: Rows, deviation: Values) -> Values:
-    """For each cut the deviation from which on a row is odd, and the shape of the null, (cuts, 2)."""
-    some, out = rows.num_rows >= 3, np.zeros((len(_CUTS), 2))
+    """For each cut the deviation from which on a row is odd, the shape of the null, and rates by class."""
+    classes, out = _classes(rows), np.zeros((len(_CUTS), 2 + _DIGITS))
+    sizes, some = np.bincount(classes, minlength=_DIGITS), rows.num_rows >= 3
     for number, cut in enumerate(_CUTS):
         least = float(np.quantile(deviation, -math.expm1(-cut), method="higher")) if len(rows) else 0.0
-        counts = _num_odd(rows, deviation, least)
+        is_odd = (deviation >= least) & (deviation > 0.0)
+        of_class = np.bincount(classes[is_odd], minlength=_DIGITS)
+        rates = (of_class + _PRIOR_OF_CLASS * math.exp(-cut)) / (sizes + _PRIOR_OF_CLASS)
+        counts, means = _of_ends(rows, is_odd), _of_ends(rows, rates[classes])
         for shape in _SHAPES:
-            values = surprises(counts, rows.num_rows * math.exp(-cut), shape)
+            values = surprises(counts, means, shape)
             if not some.any() or np.quantile(values[some], 0.95) <= _MOST_USUAL:
                 break
-        out[number] = least, shape
+        out[number, :2], out[number, 2:] = (least, shape), rates
     return out
 
 
 def _count_odd(rows: Rows, deviation: Values, cuts: Values) -> Values:
     """Surprise of the number of odd rows of every account."""
-    out = np.zeros(rows.num_accounts)
-    for cut, (least, shape) in zip(_CUTS, cuts, strict=True):
-        values = surprises(_num_odd(rows, deviation, least), rows.num_rows * math.exp(-cut), shape)
+    out, classes = np.zeros(rows.num_accounts), _classes(rows)
+    for least, shape, *rates in cuts:
+        is_odd = (deviation >= least) & (deviation > 0.0)
+        values = surprises(_of_ends(rows, is_odd), _of_ends(rows, np.array(rates)[classes]), shape)
         np.maximum(out, values - math.log(len(_CUTS)), out=out)
     return out
 
 
-def _num_odd(rows: Rows, deviation: Values, least: float) -> Values:
-    is_odd = (deviation >= least) & (deviation > 0.0)
-    both = np.concatenate([rows.payer[is_odd], rows.payee[is_odd]])
-    return np.bincount(both, minlength=rows.num_accounts).astype(np.float64)
+def _classes(rows: Rows) -> NDArray[np.int64]:
+    """By the binary digits of how many rows the payee receives, (m,)."""
+    return np.minimum(np.frexp(np.diff(rows.into.indptr))[1], _DIGITS - 1).astype(np.int64)[rows.payee]
+
+
+def _of_ends(rows: Rows, values: NDArray[Any]) -> Values:
+    """The sum of values over the rows of every account, at either end, (n,)."""
+    sums = (np.bincount(ends, values, rows.num_accounts) for ends in (rows.payer, rows.payee))
+    return np.asarray(sum(sums), np.float64)

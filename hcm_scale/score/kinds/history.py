@@ -23,9 +23,7 @@ def _numbers(inputs: KindInputs) -> list[Values]:
 
 
 def _are_cuts(array: Any) -> bool:
-    return (
-        array is not None and array.shape == (3, 2) and bool((array[:, 0] >= 0.0).all() and (array[:, 1] > 0.0).all())
-    )
+    return array is not None and array.shape[0] == 3 and bool((array[:, 0] >= 0.0).all() and (array[:, 1] > 0.0).all())
 
 
 def _applies(inputs: KindInputs) -> bool:
