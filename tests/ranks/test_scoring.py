@@ -105,11 +105,11 @@ def edge_files(out: Path) -> list[bytes]:
 
 @pytest.mark.gate
 def test_ranks_and_the_disk__take_the_load_off_memory(tmp_path):
-    make_inputs(tmp_path, 200_000, num_samples=1)
+    make_inputs(tmp_path, 100_000, num_samples=1)
     make_inputs(tmp_path / "tiny", 2_000, num_samples=1)
     statuses, (alone,) = score(tmp_path, tmp_path / "alone", 1)
     assert statuses == [0]
-    assert alone["peak"] > 2 * 4 * WIDTH * 200_000  # two layers of embeddings
+    assert alone["peak"] > 2 * 4 * WIDTH * 100_000  # two layers of embeddings
     statuses, (on_disk,) = score(tmp_path, tmp_path / "disk", 1, state="disk")
     assert statuses == [0]
     assert on_disk["peak"] <= 0.5 * alone["peak"]
