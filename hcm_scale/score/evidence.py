@@ -406,7 +406,7 @@ def _fit_tail(options: TailOptions, bends: bool, bulk: Values, above: Values, nu
     else:
         shape = max(0.0, np.log((high - middle) / (middle - low)) / step + _SHAPE_MARGIN)
         scale = (high - middle) * (shape / -np.expm1(-step * shape) if shape else 1.0 / step)
-    if low == high and len(above):  # most nodes share one number: those above are compared among themselves
+    if low == high and len(above) and not options.in_nats:  # most share one number: the others are compared
         excess = above - first
         num_seen, scale = len(above), float(np.median(excess)) / np.log(2.0) or float(excess.mean())
     bend = _bend(bulk, num_usual) if bends else 1.0

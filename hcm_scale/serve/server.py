@@ -175,7 +175,9 @@ class Views:
                 return show(shown=stored)
         with self._lock:
             edges = self.run.edges
-        shown = edges.shown(_NUM_EDGES, self._count_rows) | {"of": of}
+        of_rows = self.run.strange_rows
+        shown = edges.shown(_NUM_EDGES, self._count_rows) if of_rows is None else of_rows.shown(_NUM_EDGES)
+        shown |= {"of": of}
         with contextlib.suppress(OSError):  # a run that cannot be written is ranked again by the next server
             files.write_sealed(path, shown)
         return show(shown=shown)
