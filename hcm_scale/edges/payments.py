@@ -22,12 +22,13 @@ from hcm_scale.edges.strange import CountRows, StrangeEdges
 from hcm_scale.report.evidence import Evidence
 from hcm_scale.report.sections import cut_id
 from hcm_scale.report.wording import EDGE_TITLES
-from hcm_scale.rows.evidence import KINDS, LEAST, RowEvidence
+from hcm_scale.rows.evidence import LEAST, NUM_KINDS, RowEvidence
 from hcm_scale.rows.rows import Numbers, Values
-from hcm_scale.score.kinds.row_phrases import ROW_TITLES, amount_text, chain_text, length_text, row_facts, time_text
+from hcm_scale.score.kinds.all import ROW_KINDS, ROW_TITLES
+from hcm_scale.score.kinds.row_phrases import amount_text, row_facts, time_text
 from hcm_scale.score.threshold import discoveries
 
-NAMES = ("history", "burst", "passed_on", "chain")  # of the kinds, as columns of nodes are called
+NAMES = tuple(kind.name for kind in ROW_KINDS)
 _NUM_SHOWN, _NUM_LINES = 20, 5  # of a report, and of its summary
 _MOST_SENTENCES = 100_000  # rows of which a file has the sentence
 _CHUNK = 1 << 18
@@ -51,7 +52,7 @@ class StrangeRows:
     @cached_property
     def p(self) -> Values:
         """A chance for every row, (m,)."""
-        return np.minimum(1.0, len(KINDS) * np.exp(-LEAST - self.rows.surprise))
+        return np.minimum(1.0, NUM_KINDS * np.exp(-LEAST - self.rows.surprise))
 
     @cached_property
     def flagged(self) -> NDArray[np.bool_]:
@@ -142,48 +143,7 @@ class StrangeRows:
 
     def sentence(self, row: int) -> str:
         """Why a row is strange."""
-        return (self._history, self._burst, self._passed_on, self._chain)[self.rows.strongest[row]](row)
-
-    def _history(self, row: int) -> str:
-        rows, payer = self.rows, int(self.rows.rows.payer[row])
-        by = rows.rows.out
-        own = by.rows[by.indptr[payer] : by.indptr[payer + 1]]
-        others = rows.amounts[own[own != row]]
-        others = others[np.isfinite(others) & (others > 0)]
-        if not len(others):
-            return "it is far from what its payee usually receives"
-        ratio, usual = rows.amounts[row] / np.median(others), float(np.median(others))
-        times = f"{ratio:,.1f} times" if ratio > 1.0 else f"{100 * ratio:.2g} % of"
-        return f"it is {times} what its payer usually pays, {usual:,.2f} by {len(others):,} other payments"
-
-    def _burst(self, row: int) -> str:
-        rows = self.rows
-        for account, pays, ends in (
-            (rows.rows.payee[row], False, rows.rows.into),
-            (rows.rows.payer[row], True, rows.rows.out),
-        ):
-            first, last = rows.bursts[account]
-            starts = rows.rows.payer[first] if pays else rows.rows.payee[first]
-            if 0 <= first <= row <= last and starts == account:
-                own = ends.rows[ends.indptr[account] : ends.indptr[account + 1]]
-                count = np.count_nonzero((own >= first) & (own <= last))
-                length = length_text(float(rows.rows.time[last] - rows.rows.time[first]), rows.steps)
-                return f"it is one of {count:,} payments {'by its payer' if pays else 'to its payee'} within {length}"
-        return "it is one of unusually many payments within a short time"
-
-    def _passed_on(self, row: int) -> str:
-        rows, came = self.rows, int(self.rows.links[row, 0])
-        if came < 0:
-            return "its payee passes what it receives on within hours or days, nearly whole"
-        length = length_text(float(rows.rows.time[row] - rows.rows.time[came]), rows.steps)
-        facts = row_facts(self.evidence, came)
-        share = 100.0 * rows.amounts[row] / rows.amounts[came]
-        return f"it passes on {share:.3g} % of {amount_text(facts)} that came {length} before"
-
-    def _chain(self, row: int) -> str:
-        rows = [row_facts(self.evidence, each) for each in self.rows.chain_through(row)]
-        is_round = rows[0]["payer"] == rows[-1]["payee"]
-        return f"{chain_text(rows)}{', back where it began' * is_round}"
+        return ROW_KINDS[self.rows.strongest[row]].row_sentence(self.evidence, row)
 
 
 def edges_of_report(evidence: Evidence, *, ranks: bool, count_rows: CountRows | None) -> dict[str, Any] | None:
@@ -193,7 +153,7 @@ def edges_of_report(evidence: Evidence, *, ranks: bool, count_rows: CountRows | 
     elif evidence.features is None or evidence.graph.num_edges == 0:
         return None
     else:
-        shown = StrangeEdges(evidence).shown(_NUM_SHOWN, count_rows) if ranks else {"edges": []}
+        shown = StrangeEdges(evidence).shown(_NUM_SHOWN, count_rows) if ranks else {"edges": [], "of_rows": False}
     for end in (end for edge in shown["edges"] for end in edge["ends"]):
         end["id"] = cut_id(end["id"])
     return shown

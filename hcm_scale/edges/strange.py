@@ -131,7 +131,8 @@ class StrangeEdges:
             shown |= {"ends": ends, "rows": None if rows is None else int(rows[number])}
             edges.append(shown | {"reason": edge_sentence(self.explain(*pair))})
         num_flagged = int(np.count_nonzero(self.ranked.verdict.flagged))
-        return {"edges": edges, "num_edges": graph.num_edges, "num_flagged": num_flagged, "fdr": self.rate}
+        counts = {"num_edges": graph.num_edges, "num_flagged": num_flagged, "fdr": self.rate}
+        return {"edges": edges, "of_rows": False} | counts
 
     def number_of(self, left: int, right: int) -> int:
         """The number of the edge between two nodes; ValueError where there is none."""

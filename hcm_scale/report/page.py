@@ -18,7 +18,7 @@ from jinja2 import Environment, FileSystemBytecodeCache, PackageLoader, StrictUn
 from hcm_scale.base import text
 from hcm_scale.base.kernel_cache import kernel_folder
 from hcm_scale.report import card, sections, wording
-from hcm_scale.score.kinds.row_phrases import ROW_TITLES
+from hcm_scale.score.kinds.all import ROW_TITLES
 
 PAGE_ROWS = 15
 _NUMBERS = ("fixed", "percent", "seconds_text", "bytes_text", "detail_text", "p_text", "value_text", "weight")

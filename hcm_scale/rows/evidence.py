@@ -28,7 +28,7 @@ from hcm_scale.rows.flow import Flow, flows
 from hcm_scale.rows.history import History, history
 from hcm_scale.rows.rows import Numbers, Rows, Values, log_amounts
 
-KINDS = ("history", "burst", "flow", "chain")
+NUM_KINDS = 4
 FILES = ("row_surprises.npy", "row_links.npy", "bursts.npy")
 _LOW, _COMMON = 0.75, 0.95  # quantiles of a kind's surprises of rows: up to the second it says nothing
 LEAST = 3.0  # nats, up to which it does so in any case
@@ -94,7 +94,7 @@ class RowEvidence:
     def _beyond(self) -> tuple[Values, NDArray[np.int8]]:
         """The most that a kind says of every row beyond what is common, and which kind that is."""
         some = self.surprises[:: max(1, len(self.surprises) // _SAMPLE)]
-        low, high = np.quantile(some, [_LOW, _COMMON], axis=0) if len(some) else np.zeros((2, len(KINDS)))
+        low, high = np.quantile(some, [_LOW, _COMMON], axis=0) if len(some) else np.zeros((2, NUM_KINDS))
         scale = np.maximum(1.0, (high - low) / np.log((1.0 - _LOW) / (1.0 - _COMMON)))
         bar, best = np.maximum(high, LEAST), np.empty(len(self.rows))
         kind = np.empty(len(self.rows), np.int8)
@@ -119,8 +119,8 @@ class RowEvidence:
 
     def of_account(self, account: int) -> tuple[Numbers, Numbers]:
         """The rows that an account pays, and those by which it is paid."""
-        out, into = np.flatnonzero(self.rows.payer == account), np.flatnonzero(self.rows.payee == account)
-        return out, into[self.rows.payer[into] != account]
+        into = self.rows.into.of(account)
+        return self.rows.out.of(account), into[self.rows.payer[into] != account]
 
     def came_by(self, rows: Numbers) -> NDArray[np.int32]:
         return self.links[rows, 0]
@@ -155,7 +155,7 @@ def open_row_evidence(folder: Path, graph: Graph, remedy: str = "") -> RowEviden
         return None
     size, about = len(rows), graph.info["rows"]
     is_row = (lambda block: (block >= -1) & (block < size), f"rows are 0 to {size - 1}, and -1 for none")
-    shapes = (size, len(KINDS)), (size, 3), (rows.num_accounts, 2)
+    shapes = (size, NUM_KINDS), (size, 3), (rows.num_accounts, 2)
     expected = zip(FILES, (np.float32, np.int32, np.int32), shapes, (FINITE, is_row, is_row), strict=True)
     kept = (open_array(folder / name, dtype, shape, remedy, rule) for name, dtype, shape, rule in expected)
     of_table = graph.rows.amount, graph.rows.number, about["steps"], tuple(about["currencies"])

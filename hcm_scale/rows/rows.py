@@ -39,6 +39,9 @@ class ByAccount(NamedTuple):
     indptr: Numbers
     rows: Numbers
 
+    def of(self, account: int) -> Numbers:
+        return self.rows[self.indptr[account] : self.indptr[account + 1]]
+
 
 @dataclass(frozen=True, eq=False)
 class Rows:

@@ -253,9 +253,9 @@ def strongest(
     It is the kind whose rank is the smallest share of the nodes that the kind ranks: all, or those with neighbours. Of
     a node without neighbours only kinds are named that say something about such. Kinds that are `faint` are not named.
 
-    >>> from hcm_scale.score.kinds.all import KINDS
+    >>> from hcm_scale.score.kinds.all import GRAPH_KINDS
     >>> ranks = np.array([[1, 3], [2, 1], [3, 3], [3, 3], [3, 3], [3, 3]])
-    >>> strongest(ranks, np.ones(2, bool), [*KINDS.values()]).tolist()
+    >>> strongest(ranks, np.ones(2, bool), [*GRAPH_KINDS.values()]).tolist()
     [0, 1]
     """
     best, num_scored = np.empty(len(has_neighbors), np.int8), int(np.count_nonzero(has_neighbors))

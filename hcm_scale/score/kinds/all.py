@@ -11,6 +11,8 @@ from hcm_scale.score.kinds.history import HISTORY
 from hcm_scale.score.kinds.hop import HOP
 from hcm_scale.score.kinds.passed_on import PASSED_ON
 
-_OF_GRAPH = HOP, CLOSURE, CONTEXT, CONTEXT_CLOSURE, ATTRIBUTES, COHESION
-_OF_ROWS = HISTORY, BURST, PASSED_ON, CHAIN
-KINDS = {kind.name: kind for kind in (*_OF_GRAPH, *_OF_ROWS)}
+_OF_GRAPHS = HOP, CLOSURE, CONTEXT, CONTEXT_CLOSURE, ATTRIBUTES, COHESION
+ROW_KINDS = HISTORY, BURST, PASSED_ON, CHAIN  # of rows of the edge table, in the order of `rows.evidence`
+GRAPH_KINDS = {kind.name: kind for kind in _OF_GRAPHS}
+KINDS = GRAPH_KINDS | {kind.name: kind for kind in ROW_KINDS}
+ROW_TITLES = {kind.name: kind.row_title for kind in ROW_KINDS} | {"pair": "ends belong together least"}

@@ -52,6 +52,19 @@ def _sentence(_: Any, r: Reason) -> str:
     return f"{r.count:,} payments {'out' if d['pays'] else 'in'} {partners} {when}, where {usual} are usual"
 
 
+def _row_sentence(evidence: Any, row: int) -> str:
+    kept = evidence.rows
+    rows = kept.rows
+    for own, by, whose in ((rows.payee, rows.into, "to its payee"), (rows.payer, rows.out, "by its payer")):
+        account = int(own[row])
+        first, last = kept.bursts[account]
+        if 0 <= first <= row <= last and own[first] == account:
+            count = np.count_nonzero((by.of(account) >= first) & (by.of(account) <= last))
+            length = length_text(float(rows.time[last] - rows.time[first]), kept.steps)
+            return f"it is one of {count:,} payments {whose} within {length}"
+    return "it is one of unusually many payments within a short time"
+
+
 BURST = Kind(
     name="burst",
     columns={"burst": Column("surprise of its busiest time (nats)", title="Burst")},
@@ -67,4 +80,6 @@ BURST = Kind(
     tail_only=SURE_WITNESS,
     reason=_reason,
     sentence=_sentence,
+    row_title="part of a burst",
+    row_sentence=_row_sentence,
 )

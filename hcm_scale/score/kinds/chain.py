@@ -11,7 +11,7 @@ from hcm_scale.score.kinds.around import Around
 from hcm_scale.score.kinds.inputs import KindInputs
 from hcm_scale.score.kinds.kind import OF_ROWS, SURE_WITNESS, Column, Kind, Reason, Values
 from hcm_scale.score.kinds.passed_on import has_flows
-from hcm_scale.score.kinds.row_phrases import chain_text, evidence_of, length_text, row_facts
+from hcm_scale.score.kinds.row_phrases import evidence_of, length_text, round_text, row_facts
 
 
 def _numbers(inputs: KindInputs) -> list[Values]:
@@ -35,9 +35,12 @@ def _sentence(_: Any, r: Reason) -> str:
     rows = r.details["rows"]
     if len(rows) < 2:
         return "an amount passes it that goes from account to account, nearly whole"
-    is_round = rows[0]["payer"] == rows[-1]["payee"]
     length = length_text(rows[-1]["time"] - rows[0]["time"], rows[0]["steps"])
-    return f"{chain_text(rows)}{', back where it began' * is_round}: {len(rows)} payments within {length}"
+    return f"{round_text(rows)}: {len(rows)} payments within {length}"
+
+
+def _row_sentence(evidence: Any, row: int) -> str:
+    return round_text([row_facts(evidence, step) for step in evidence.rows.chain_through(row)])
 
 
 CHAIN = Kind(
@@ -55,4 +58,6 @@ CHAIN = Kind(
     tail_only=SURE_WITNESS,
     reason=_reason,
     sentence=_sentence,
+    row_title="part of a chain",
+    row_sentence=_row_sentence,
 )

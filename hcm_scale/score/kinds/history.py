@@ -10,7 +10,7 @@ import numpy as np
 from hcm_scale.score.kinds.around import Around
 from hcm_scale.score.kinds.inputs import KindInputs
 from hcm_scale.score.kinds.kind import OF_ROWS, SURE_WITNESS, Column, Kind, Reason, Values
-from hcm_scale.score.kinds.row_phrases import evidence_of
+from hcm_scale.score.kinds.row_phrases import evidence_of, times_text
 
 _ODD = 4.0  # nats of a row's rank from which on it counts as odd
 
@@ -50,8 +50,18 @@ def _sentence(_: Any, r: Reason) -> str:
     ratio = r.details["odd"] / r.details["usual"]
     if 0.5 < ratio < 2.0:
         return f"{what} of amounts far from what those who pay and are paid usually see"
-    times = f"{ratio:,.1f} times" if ratio > 1.0 else f"{100 * ratio:.2g} % of"
-    return f"{what} of odd amounts, about {r.details['odd']:,.2f}, {times} what {end} otherwise"
+    return f"{what} of odd amounts, about {r.details['odd']:,.2f}, {times_text(ratio)} what {end} otherwise"
+
+
+def _row_sentence(evidence: Any, row: int) -> str:
+    rows, payer = evidence.rows, int(evidence.rows.rows.payer[row])
+    others = rows.amounts[rows.rows.out.of(payer)]
+    others = others[np.isfinite(others) & (others > 0.0)]
+    if len(others) < 2:
+        return "it is far from what its payee usually receives"
+    usual = float(np.median(others))
+    times = times_text(rows.amounts[row] / usual)
+    return f"it is {times} what its payer usually pays, {usual:,.2f} by {len(others) - 1:,} other payments"
 
 
 HISTORY = Kind(
@@ -69,4 +79,6 @@ HISTORY = Kind(
     tail_only=SURE_WITNESS,
     reason=_reason,
     sentence=_sentence,
+    row_title="unlike their history",
+    row_sentence=_row_sentence,
 )

@@ -134,6 +134,8 @@ class Kind:
     reason: Callable[[Any], Mapping[str, Any]] = lambda around: {"value": around.number}
     sentence: Callable[[Any, Reason], str] | None = None
     words: str = ""  # said with its number, where there is no such function
+    row_title: str = ""  # of a row of the edge table that stands out by it, where it judges rows too
+    row_sentence: Callable[[Any, int], str] = lambda evidence, row: ""
     identity: str = ""  # of a plug-in: which code it is
 
     @property

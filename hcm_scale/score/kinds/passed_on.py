@@ -11,7 +11,7 @@ from hcm_scale.score.kinds.around import Around
 from hcm_scale.score.kinds.burst import has_times
 from hcm_scale.score.kinds.inputs import KindInputs
 from hcm_scale.score.kinds.kind import OF_ROWS, SURE_WITNESS, Column, Kind, Reason, Values
-from hcm_scale.score.kinds.row_phrases import evidence_of, length_text
+from hcm_scale.score.kinds.row_phrases import amount_text, evidence_of, length_text, row_facts
 
 
 def _numbers(inputs: KindInputs) -> list[Values]:
@@ -50,6 +50,15 @@ def _sentence(_: Any, r: Reason) -> str:
     return f"of {many} received {r.count:,} left {within}, {less}"
 
 
+def _row_sentence(evidence: Any, row: int) -> str:
+    rows, came = evidence.rows, int(evidence.rows.links[row, 0])
+    if came < 0:
+        return "its payee passes what it receives on within hours or days, nearly whole"
+    length = length_text(float(rows.rows.time[row] - rows.rows.time[came]), rows.steps)
+    share = 100.0 * rows.amounts[row] / rows.amounts[came]
+    return f"it passes on {share:.3g} % of {amount_text(row_facts(evidence, came))} that came {length} before"
+
+
 PASSED_ON = Kind(
     name="passed_on",
     columns={"passed_on": Column("surprise of what it passes on (nats)", title="Passed on")},
@@ -65,4 +74,6 @@ PASSED_ON = Kind(
     tail_only=SURE_WITNESS,
     reason=_reason,
     sentence=_sentence,
+    row_title="passed on",
+    row_sentence=_row_sentence,
 )

@@ -13,13 +13,6 @@ from hcm_scale.score.kinds.around import Around, Evidence
 from hcm_scale.score.kinds.phrases import ID_WIDTH
 
 _MOST_SHOWN = 5  # rows of a chain
-ROW_TITLES = {
-    "history": "unlike their history",
-    "burst": "part of a burst",
-    "passed_on": "passed on",
-    "chain": "part of a chain",
-    "pair": "ends belong together least",
-}
 
 
 def evidence_of(around: Around) -> RowEvidence:
@@ -87,3 +80,13 @@ def chain_text(rows: Sequence[Mapping[str, Any]]) -> str:
             f"{payer} paid {payee}{amount} on {time_text(row['time'], row['steps'])}".replace(" on step", " at step")
         )
     return ", ".join(said)
+
+
+def round_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows that follow each other, and whether they come back."""
+    return f"{chain_text(rows)}{', back where it began' * (rows[0]['payer'] == rows[-1]['payee'])}"
+
+
+def times_text(ratio: float) -> str:
+    """Such as `12.0 times` or `8 % of`."""
+    return f"{ratio:,.1f} times" if ratio > 1.0 else f"{100 * ratio:.2g} % of"
