@@ -36,29 +36,48 @@ _DRAWN = 64  # rows of a pair that are looked at
 
 
 class History(NamedTuple):
-    """Surprise of every account, (n,); deviation of every row, (m,); log amount over the payer's usual one, (m,)."""
+    """Surprise of every account, (n,); deviation of every row, (m,); log amount over the payer's usual one, (m,).
+
+    `cuts` are the deviations that tell odd rows, and shapes of the null, (3, 2).
+    """
 
     of_accounts: Values
     of_rows: Values
     over_usual: Values
+    cuts: Values
 
 
-def history(rows: Rows) -> History:
-    """How unlike their own histories accounts and rows are; 0 of rows without an amount."""
+def history(rows: Rows, before: Rows | None = None, cuts: Values | None = None) -> History:
+    """How unlike their own histories accounts and rows are; 0 of rows without an amount.
+
+    `before` are earlier rows of the same accounts, which are history too and are not judged; `cuts` are those of an
+    earlier table, by which odd rows are told.
+    """
+    if before is None:
+        deviation, over_usual = _of_rows(rows)
+    else:
+        whole, is_own = before.joined(rows)
+        deviation, over_usual = (values[is_own] for values in _of_rows(whole))
+    has_amount = np.isfinite(rows.amount)
+    some = rows if has_amount.all() else rows.where(has_amount)
+    cuts = _measure_cuts(some, deviation[has_amount]) if cuts is None else cuts
+    return History(_count_odd(some, deviation[has_amount], cuts), deviation, over_usual, cuts)
+
+
+def _of_rows(rows: Rows) -> tuple[Values, Values]:
+    """Deviation of every row, and its log amount over its payer's usual one, (m,) each."""
     has_amount = np.isfinite(rows.amount)
     if not has_amount.all():
-        ends, currency = (rows.payer[has_amount], rows.payee[has_amount]), rows.currency[has_amount]
-        some = history(Rows(rows.num_accounts, *ends, rows.time[has_amount], rows.amount[has_amount], currency))
-        of_rows, over = np.zeros((2, len(rows)))
-        of_rows[has_amount], over[has_amount] = some.of_rows, some.over_usual
-        return History(some.of_accounts, of_rows, over)
+        of_rows, over_usual = np.zeros((2, len(rows)))
+        of_rows[has_amount], over_usual[has_amount] = _of_rows(rows.where(has_amount))
+        return of_rows, over_usual
     amount = rows.amount - _currency_medians(rows)[rows.currency]
     by_payer, over_usual = _deviations(rows.out, amount)
     by_payee, _ = _deviations(rows.into, amount)
     by_payee[(np.diff(rows.into.indptr) < _SOME_ROWS)[rows.payee]] = np.inf
     deviation = np.minimum(by_payer, by_payee)
     deviation[is_recurring(rows)] = 0.0
-    return History(_count_odd(rows, deviation), deviation, over_usual)
+    return deviation, over_usual
 
 
 def is_recurring(rows: Rows) -> NDArray[np.bool_]:
@@ -127,17 +146,30 @@ def _compare(part: Any, indptr: Any, rows: Any, amount: Any, over: Any, spreads:
             over[own[order[i]]] = values[i] - 0.5 * (values[below] + values[above])
 
 
-def _count_odd(rows: Rows, deviation: Values) -> Values:
-    """Surprise of the number of odd rows of every account."""
-    some, out = rows.num_rows >= 3, np.zeros(rows.num_accounts)
-    for cut in _CUTS:
-        least = np.quantile(deviation, -math.expm1(-cut), method="higher") if len(rows) else 0.0
-        is_odd = (deviation >= least) & (deviation > 0.0)
-        both = np.concatenate([rows.payer[is_odd], rows.payee[is_odd]])
-        counts = np.bincount(both, minlength=rows.num_accounts).astype(np.float64)
+def _measure_cuts(rows: Rows, deviation: Values) -> Values:
+    """For each cut the deviation from which on a row is odd, and the shape of the null, (cuts, 2)."""
+    some, out = rows.num_rows >= 3, np.zeros((len(_CUTS), 2))
+    for number, cut in enumerate(_CUTS):
+        least = float(np.quantile(deviation, -math.expm1(-cut), method="higher")) if len(rows) else 0.0
+        counts = _num_odd(rows, deviation, least)
         for shape in _SHAPES:
             values = surprises(counts, rows.num_rows * math.exp(-cut), shape)
             if not some.any() or np.quantile(values[some], 0.95) <= _MOST_USUAL:
                 break
+        out[number] = least, shape
+    return out
+
+
+def _count_odd(rows: Rows, deviation: Values, cuts: Values) -> Values:
+    """Surprise of the number of odd rows of every account."""
+    out = np.zeros(rows.num_accounts)
+    for cut, (least, shape) in zip(_CUTS, cuts, strict=True):
+        values = surprises(_num_odd(rows, deviation, least), rows.num_rows * math.exp(-cut), shape)
         np.maximum(out, values - math.log(len(_CUTS)), out=out)
     return out
+
+
+def _num_odd(rows: Rows, deviation: Values, least: float) -> Values:
+    is_odd = (deviation >= least) & (deviation > 0.0)
+    both = np.concatenate([rows.payer[is_odd], rows.payee[is_odd]])
+    return np.bincount(both, minlength=rows.num_accounts).astype(np.float64)

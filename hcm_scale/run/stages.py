@@ -368,6 +368,11 @@ def _train_view(run: RunContext, view: str) -> Stage:
     )
 
 
+def _reference(trained: Trained) -> score.Reference:
+    """The scores of the run that was trained, and its graph, whose rows are known history."""
+    return score.open_reference(trained.folders["scores"], Graph.open(trained.folders["graph"], verify=False))
+
+
 def _score(run: RunContext) -> Iterator[Stage]:
     config, views, options, trained = run.config, run.config.score.views, scoring_of(run.config), run.trained
 
@@ -385,7 +390,7 @@ def _score(run: RunContext) -> Iterator[Stage]:
             state=run.choose("scores", run.foresight(run.graph()).scores(on_gpu=on_gpu)),
             device=run.device,
             world=world,
-            reference=None if trained is None else score.open_reference(trained.folders["scores"]),
+            reference=None if trained is None else _reference(trained),
         )
         facts = {"num_flagged": made.num_flagged, "fdr": made.fdr}
         facts |= {} if made.stability is None else {"stability": made.stability}
