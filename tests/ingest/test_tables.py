@@ -101,8 +101,7 @@ def told(graph):
     return {f"{line['table']}.{line['column']}": (line["use"], line["distinct"], line["gaps"]) for line in lines}
 
 
-OF_BOTH_ENDS = "graph.edge_attributes=all makes attributes of both ends of it"
-UNUSED = f"not used: graph.weight_column=amount takes it as the weight of edges; {OF_BOTH_ENDS}"
+AMOUNT = "the amount of each row"
 
 
 def test_told__has_a_line_for_every_column_of_both_tables(tmp_path):
@@ -122,8 +121,8 @@ def test_told__has_a_line_for_every_column_of_both_tables(tmp_path):
     assert told(g) == {
         "edges.source": (end, 3, 0),
         "edges.target": (end, 2, 0),
-        "edges.amount": (UNUSED, None, None),
-        "edges.at": (f"not used: {OF_BOTH_ENDS}", None, None),
+        "edges.amount": (AMOUNT, None, None),
+        "edges.at": ("the time of each row (dates, sorted)", None, None),
         "nodes.id": ("names the nodes", 4, 0),
         "nodes.size": (f"a number, as it is{flag}", 3, 1),
         "nodes.flag": (f"a number, as it is{flag}", 2, 1),
@@ -620,7 +619,7 @@ def test_decimal_commas__are_numbers_where_all_values_are(save):
     kept = read_tables(edges.parent / "kept", edges, nodes, columns=Columns(categorical=("s",)))
     assert kept.columns[:2] == ("s=-1.234,5", "s=6451,65")
     if edges.name != "e.parquet":
-        assert told(kept)["edges.amount"][0] == UNUSED + "; written with a decimal comma"
+        assert told(kept)["edges.amount"][0] == AMOUNT + "; written with a decimal comma"
     wrong = save("w", OK_EDGES | {"amount": ["1,5", "2.5"]})
     with pytest.raises(InputError, match=r"of type string; legal .* or all with a decimal comma \(6451,65\)"):
         read_tables(edges.parent / "w", wrong, nodes, columns=Columns(weight="amount"))
