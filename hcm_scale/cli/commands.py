@@ -117,7 +117,7 @@ def _removable(root: Path) -> Iterator[tuple[str, Path]]:
 
 def _remove(path: Path) -> None:
     """Removes a folder; of a stage first the record, under its lock, so that no run takes the stage for finished."""
-    from hcm_scale.base.files import file_lock
+    from hcm_scale.base.files import file_lock, path_inside
     from hcm_scale.run.workspace import RECORDS
 
     if (path / RECORDS).is_dir():  # a run
@@ -131,7 +131,7 @@ def _remove(path: Path) -> None:
     if not records.is_dir():  # checkpoints
         shutil.rmtree(path)
         return
-    with file_lock(records / f"{stage.name}.lock"):
+    with file_lock(path_inside(stage.parent, f"{RECORDS}/{stage.name}.lock")):
         (records / f"{path.name}.json").unlink(missing_ok=True)
         shutil.rmtree(path)
 

@@ -22,7 +22,7 @@ def inspect(folder: Path, verify: bool) -> str:
     if (folder / "stages.json").is_file():
         return _run(folder, verify)
     try:
-        kind = str(json.loads((folder / files.MANIFEST).read_bytes())["kind"])
+        kind = str(json.loads(files.read_regular(folder / files.MANIFEST))["kind"])
     except (OSError, ValueError, LookupError, TypeError):
         kind = ""
     if kind not in _READERS:

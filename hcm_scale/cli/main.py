@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hcm_scale import __version__
-from hcm_scale.base import console, remote, signals
+from hcm_scale.base import console, files, remote, signals
 from hcm_scale.cli import errors, help
 from hcm_scale.config import Config, conf_dir
 
@@ -230,6 +230,7 @@ def _logging_to(path: Path | None, kind: str = "text") -> Iterator[None]:
     handlers: list[logging.Handler] = [logging.StreamHandler()]
     handlers[0].setFormatter(console.Printable())
     if path is not None:
+        files.open_regular(path, "a").close()  # or it is refused
         handlers.append(logging.FileHandler(path, encoding="utf-8", errors="backslashreplace"))
         handlers[1].setFormatter(console.Printable("%(asctime)s %(message)s"))
     if kind == "json":

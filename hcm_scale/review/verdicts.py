@@ -112,7 +112,7 @@ def _append(run_dir: Path, lines: Sequence[str]) -> None:
     if not run_dir.is_dir():
         raise ValueError(f"{run_dir} is not the folder of a run")
     path = files.path_inside(run_dir, FILE)
-    with files.file_lock(path), open(path, "r+b", buffering=0) as stream:
+    with files.file_lock(path), files.open_regular(path, "r+b", buffering=0) as stream:
         stream.seek(max(0, stream.seek(0, os.SEEK_END) - _LINES_AT_ONCE))
         left = stream.read().rpartition(b"\n")[2]
         end = b"" if not left else b"\n" if _is_whole(left) else _TORN
@@ -136,7 +136,7 @@ def _user() -> str:
 def latest(run_dir: Path) -> Verdicts:
     """The verdicts of a run that count; none where there is no file. FolderError names a line that is damaged."""
     path, notes = files.path_inside(run_dir, FILE), list[str]()
-    lines = pa.concat_tables([_SCHEMA.empty_table(), *(_slices(path, notes) if path.is_file() else ())])
+    lines = pa.concat_tables([_SCHEMA.empty_table(), *(_slices(path, notes) if path.exists() else ())])
     (ids, number, last), codes = last_rows(lines["id"]), pc.index_in(lines["verdict"], pa.array(NAMES)).to_numpy()
     counts = codes[last[number]]
     taken_back = np.full(len(ids), -1)
@@ -161,7 +161,7 @@ def last_rows(ids: pa.ChunkedArray) -> tuple[pa.Array, NDArray[np.integer], NDAr
 def _slices(path: Path, notes: list[str]) -> Iterator[pa.Table]:
     """Lines of the file, some at a time; adds to `notes` what was left out."""
     number, num_torn = 1, 0
-    with open(path, "rb") as stream:
+    with files.open_regular(path) as stream:
         while chunk := stream.read(_SLICE_BYTES):
             chunk += stream.readline()
             if not chunk.endswith(b"\n") and not _is_whole(chunk.rpartition(b"\n")[2]):

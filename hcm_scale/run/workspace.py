@@ -260,7 +260,7 @@ def facts_text(facts: Facts) -> str:
 
 def record_path(folder: Path, ending: str = ".json") -> Path:
     """Path of a folder's record, or with another ending of its lock or of the folder moved aside."""
-    return folder.parent / RECORDS / f"{folder.name}{ending}"
+    return files.path_inside(folder.parent, f"{RECORDS}/{folder.name}{ending}")
 
 
 def read_record(folder: Path, ending: str = ".json") -> Facts:
@@ -304,6 +304,9 @@ def _prepare(name: str, folder: Path, key: str, listed: str | None) -> float:
         log.info("%-20s goes on where it was stopped", name, extra=console.event("stage_resumed"))
         for path, _, _ in os.walk(folder):
             files.remove_temporary(Path(path))
+        for entry in folder.rglob("*"):
+            if entry.is_symlink() or not (entry.is_dir() or entry.is_file()):
+                raise files.FolderError(f"{entry} is a link or a pipe; {repair_hint(folder)}")
         return float(record.get("seconds", 0.0))
     if (
         folder.is_dir()
