@@ -28,7 +28,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog=f"hcm-scale {command}", description=text, formatter_class=layout, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
-        raise ValueError(f"{message}; {self.format_usage().strip()}")
+        raise ValueError(f"{message}; {' '.join(self.format_usage().split())}")
 
 
 def clean(arguments: list[str]) -> str:

@@ -60,8 +60,10 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _complain(text: str, words: list[str], event: str, status: int) -> int:
-    """The status, after a line on stderr that says why."""
-    if console.writes_json or "log=json" in words:
+    """The status, after a line on stderr that says why; JSON where the words, or option files of theirs, ask for it."""
+    option_files = (Path(f"conf/{word.replace('=', '/', 1)}.yaml") for word in words if "=" in word)
+    texts = (file.read_text(errors="replace") for file in option_files if os.access(file, os.R_OK))
+    if console.writes_json or "log=json" in words or any(re.search(r"(?m)^log:\s*json\b", text) for text in texts):
         text = console.json_line("error", text, console.event(event, status=status))
     print(text, file=sys.stderr)
     return status

@@ -235,6 +235,8 @@ def _quote_text(word: str) -> str:
     ["run_dir='a=b, {c}'", 'graph.nodes=null', 'seed=1']
     """
     sign, key, value = _parts(word)
+    if re.fullmatch("\"[^\"]*\"|'[^']*'", value or ""):  # in quotes already, as Hydra asks for
+        return word
     kind = options()[key].field.type if key in options() else None
     if value is None or kind not in (str, str | None) or (value == "null" and kind is not str):
         return word

@@ -39,7 +39,7 @@ from hcm_scale.graph import Graph
 from hcm_scale.ingest.policy import InputError, shown_names
 from hcm_scale.ingest.table_files import CSV_GAPS, TableFiles, TableSource, open_table
 
-FILE = "verdicts.jsonl"
+FILE, OF = "verdicts.jsonl", "of"
 GOOD, BAD, UNSURE, NONE = range(4)
 NAMES = ("good", "bad", "unsure", "none")  # by code
 _WORDS = {
@@ -213,7 +213,12 @@ def _is_whole(line: bytes) -> bool:
 # Verdicts that others wrote.
 
 
-def read_table(source: TableSource, id_names: Sequence[str] = ()) -> tuple[pa.Table, str]:
+def numbered(graph: Graph) -> str:
+    """What a sheet says of the graph whose numbers its ids are: in another graph they are those of other nodes."""
+    return f"graph {graph.fingerprint[:12]}"
+
+
+def read_table(source: TableSource, id_names: Sequence[str] = (), of: Graph | None = None) -> tuple[pa.Table, str]:
     """The columns id and code of a table, rows without a verdict left out, and what was guessed, in words.
 
     The verdict is the column of that name or one like it, else the one whose first values are verdicts; the id is the
@@ -223,6 +228,10 @@ def read_table(source: TableSource, id_names: Sequence[str] = ()) -> tuple[pa.Ta
         raise InputError(missing_file_text(str(source)))
     table = open_table("verdicts", source, _MAX_BYTES)
     names = [name for name in table.schema.names if name not in table.index_columns]
+    about = {*table.first_batch([OF]).column(0).drop_null().to_pylist()} if OF in names else set()
+    if of is not None and of.ids is None and about - {numbered(of)}:
+        why = "its ids are numbers of nodes of another graph than that of the run, which was made again since"
+        raise InputError(f"{table.origin}: {why}; hcm-scale review writes a new list")
     verdict = _verdict_column(table, names)
     others = [name for name in names if name != verdict]
     named = [name for name in others if name.lower() in (*_ID_COLUMNS, *map(str.lower, id_names))]
