@@ -219,6 +219,8 @@ def review_nodes(run: FinishedRun, count: int, out: Path | None) -> str:
     if not len(nodes):
         return f"every node of {run_dir} has a verdict"
     if out is not None:
+        if run.graph.ids is None:
+            nodes = nodes.append_column(verdicts.OF, [[verdicts.numbered(run.graph)] * len(nodes)])
         _write_tables(iter([nodes]), out, raw=False)
         fill = "write bad, good or unsure into its column verdict, leave the others empty"
         return f"{len(nodes):,} nodes in {out}; {fill}, then: hcm-scale teach {run_dir} {out}"

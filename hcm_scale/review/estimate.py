@@ -100,12 +100,12 @@ class Estimates:
     def worth_reading(self, name: str, price: float) -> int:
         """The rank down to which a list has at least this share of bad nodes; 0 where its first have not.
 
-        The share at a rank is that of the second half of the nodes up to it, and of no fewer than the window: one node,
+        The share at a rank is that of the last fifth of the nodes up to it, and of no fewer than the window: one node,
         or ten, tell nothing.
         """
         order, last = self.orders[name], 0
         for end in np.unique(np.geomspace(min(10, len(order)), len(order), _NUM_STEPS).astype(np.int64)).tolist():
-            if self._share(order[max(0, min(end // 2, end - _WINDOW)) : end]).share >= price:
+            if self._share(order[max(0, min(4 * end // 5, end - _WINDOW)) : end]).share >= price:
                 last = end
             elif end >= _WINDOW:
                 break

@@ -237,7 +237,6 @@ def next_nodes(run: Run, count: int) -> pa.Table:
             "chance": [entry.chance for entry in drawn],
             "reason": reasons_of(run.evidence, nodes),
         }
-        | ({verdicts.OF: [verdicts.numbered(run.graph)] * len(nodes)} if run.graph.ids is None else {})
     )
 
 

@@ -880,3 +880,18 @@ def test_types__may_be_an_end_or_the_weight(tmp_path):
         columns = Columns(type=column, weight="paid")
         g = read_tables(tmp_path / column, edges, columns=columns, policy=Policy(featureless="degree"))
         assert (g.info["edge_types"], g.edge_types.tolist(), g.weights.tolist()) == (names, [1, 1, 2, 2], [2, 2, 5, 5])
+
+
+def test_workbook__is_read_as_the_same_table_of_text(tmp_path):
+    openpyxl = pytest.importorskip("openpyxl")
+    rows = [("source", "target", "amount"), *((f"0{i}", f"0{(i * 7 + 1) % 20}", i / 4) for i in range(20))]
+    book = openpyxl.Workbook()
+    for row in rows:
+        book.active.append(row)
+    book.save(tmp_path / "edges.xlsx")
+    (tmp_path / "edges.csv").write_text("\n".join(",".join(map(str, row)) for row in rows))
+    degree = Policy(featureless="degree")
+    of_text, of_book = (
+        read_tables(tmp_path / end, tmp_path / f"edges.{end}", policy=degree) for end in ("csv", "xlsx")
+    )
+    assert of_text.fingerprint == of_book.fingerprint
