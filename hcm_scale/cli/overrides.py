@@ -14,6 +14,7 @@ import contextlib
 import dataclasses
 import glob
 import re
+import shlex
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
+from hydra.experimental.callback import Callback
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException, ValidationError
@@ -282,6 +284,15 @@ class _OwnOptionFiles(SearchPathPlugin):
         own = schema.own_conf_dir()
         if own is not None:
             search_path.append("own", f"file://{own}")
+
+
+class AfterSweep(Callback):
+    """Says at the end of a sweep how its jobs are gathered; named by conf/config.yaml."""
+
+    def on_multirun_end(self, config: Any, **_: Any) -> None:
+        print(
+            f"the jobs as one table, and figures: hcm-scale collect {shlex.quote(config.hydra.sweep.dir)}", flush=True
+        )
 
 
 def register() -> None:
