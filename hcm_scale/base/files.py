@@ -228,7 +228,6 @@ def typed(value: Any, kind: Any) -> Any:
 
 
 def _fits(value: Any) -> bool:
-    """Whether a number is finite, and a whole one of 64 bits."""
     return math.isfinite(value) if type(value) is float else type(value) is not int or -(2**63) <= value < 2**63
 
 

@@ -176,7 +176,6 @@ def read_sheet(path: Path) -> pa.Table:
 
 
 def _typed(cells: Sequence[Any]) -> pa.Array:
-    """Cells of one type as that, any others as text."""
     types = {type(cell) for cell in cells if cell is not None}
     if types <= {int, float}:
         return pa.array(cells, pa.float64() if float in types else pa.int64() if types else pa.null())

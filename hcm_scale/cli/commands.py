@@ -173,7 +173,6 @@ def doctor(arguments: list[str]) -> str:
 
 
 def _versions() -> list[str]:
-    """Versions of the program and of the libraries that every run needs, four a line."""
     import importlib.metadata
 
     versions = []
@@ -187,7 +186,6 @@ def _versions() -> list[str]:
 
 
 def _machine() -> list[str]:
-    """Cores that this process may use, free memory, and free disk in the working folder."""
     import psutil
 
     from hcm_scale.base.threads import num_cores
@@ -202,7 +200,6 @@ def _machine() -> list[str]:
 
 
 def _gpus() -> list[str]:
-    """The CUDA devices, or why there are none."""
     if importlib.util.find_spec("torch") is None:
         return ["torch is missing, so none can be used"]
     import torch

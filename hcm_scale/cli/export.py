@@ -78,7 +78,6 @@ def export_table(
 
 
 def _of_type(ranked: pa.Table, node_type: str) -> pa.Table:
-    """The rows of one type of nodes; all where none is named."""
     if not node_type:
         return ranked
     names = ranked["type"].unique().drop_null().to_pylist() if "type" in ranked.column_names else []
@@ -88,7 +87,6 @@ def _of_type(ranked: pa.Table, node_type: str) -> pa.Table:
 
 
 def _not_flagged_in(old: FinishedRun, rows: pa.Table) -> pa.Table:
-    """The rows whose ids an earlier run has not flagged."""
     before = old.ranked.select(["id", "flagged"])
     kind, other = rows["id"].type, before["id"].type
     if other != kind:

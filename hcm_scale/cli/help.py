@@ -143,7 +143,6 @@ def list_options(arguments: list[str]) -> str:
 
 
 def _legal(option: Option) -> str:
-    """What the option takes, and which sources have it."""
     return describe(option.field) + (f"; of graph={', '.join(option.sources)}" if option.sources else "")
 
 

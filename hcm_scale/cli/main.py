@@ -100,7 +100,6 @@ def _dispatch(words: list[str]) -> None:
 
 
 def _demo(words: list[str]) -> None:
-    """Runs the embedded data set, and says how to go on."""
     if files := [word for word in words if "=" not in word]:
         raise ValueError(f"demo takes no {files[0]!r}, it has its own data; a table of yours: {help.OWN_TABLES}")
     _run("run", ["run_dir=runs/demo", *words])
@@ -124,7 +123,6 @@ def _run(command: str, words: list[str]) -> None:
 
 
 def _run_once(request: "Request") -> None:
-    """One run with a log of its own, or a command that only reads."""
     from hcm_scale.cli.overrides import compose_config, composing
 
     with composing():
@@ -271,5 +269,4 @@ def _show(text: str) -> None:
 
 
 def _discard_output() -> None:
-    """Nothing more can be written to stdout, at exit neither."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

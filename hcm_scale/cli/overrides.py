@@ -177,7 +177,6 @@ def _stem(where: str) -> str:
 
 
 def _check_keys(words: Sequence[str], is_sweep: bool) -> None:
-    """Raises ValueError for the first word that names no option, no option file and no flag."""
     has_other_conf = any(word.startswith(_CONF_FLAGS) or "hydra.searchpath" in word for word in words)
     for before, word in zip(["", *words], words, strict=False):
         sign, key, value = _parts(word)
@@ -208,7 +207,6 @@ def _parts(word: str) -> tuple[str, str, str | None]:
 
 
 def _check_flag(word: str) -> None:
-    """Raises ValueError for a flag that Hydra does not have, with the nearest flag or option."""
     flag = word.partition("=")[0]
     if word.startswith("-") and flag not in _FLAGS and not re.match("-(cd|cp|cn|[cpi])[^-]", word):
         names = [*(known.strip("-") for known in _FLAGS), *options()]
@@ -217,7 +215,6 @@ def _check_flag(word: str) -> None:
 
 
 def _check_option_file(group: str, name: str | None) -> None:
-    """Raises ValueError for a name without an option file; lists and the like are left to Hydra."""
     if name == "null":
         raise ValueError(f"{group}=null cannot be read; ~{group} is none of its option files")
     if name and re.fullmatch(r"[\w./-]+", name) and schema.option_file(group, name) is None:
@@ -255,7 +252,6 @@ def _quote_source(word: str) -> str:
 
 
 def _check_syntax(overrides: Sequence[str], is_sweep: bool) -> None:
-    """Raises ValueError for the first word that Hydra's grammar cannot read, or that is a sweep without `-m`."""
     parser = OverridesParser.create()
     for before, word in zip(["", *overrides], overrides, strict=False):
         if _is_flag(before, word) or word.startswith("tune."):

@@ -296,7 +296,6 @@ def _out_of_fold(rows: _Rows, seed: int) -> Values:
 
 
 def _sentences(columns: _Columns, weights: Values) -> list[str]:
-    """What the weights say, in words: the score, evidence, attributes, neighbours."""
     slope, num_tails = weights[1], len(columns.double) - 1
     amount = "less than" if slope < 0.7 else "more than" if slope > 1.3 else "about as much as"
     said = [f"The label-free score counts {amount} before."]

@@ -73,7 +73,6 @@ class Run(Protocol):
 
 
 def _score(run: Run) -> Values:
-    """The label-free score that ranks, (n,)."""
     return run.column(table.ranked_by(run.ranked))
 
 

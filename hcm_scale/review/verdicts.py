@@ -176,7 +176,6 @@ def _slices(path: Path, notes: list[str]) -> Iterator[pa.Table]:
 
 
 def _parse(path: Path, chunk: bytes, first: int) -> pa.Table:
-    """The lines of a part of the file, which begins with line number `first`."""
     try:
         return _read_lines(chunk)
     except ValueError as error:
@@ -192,7 +191,6 @@ def _parse(path: Path, chunk: bytes, first: int) -> pa.Table:
 
 
 def _read_lines(text: bytes) -> pa.Table:
-    """The verdicts of some lines; ValueError where one is none."""
     if not text.strip():
         return _SCHEMA.empty_table()
     options = pajson.ParseOptions(explicit_schema=_SCHEMA, unexpected_field_behavior="ignore")

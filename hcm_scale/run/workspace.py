@@ -228,7 +228,6 @@ class Workspace:
         return folder, key, StageRecord(stage.name, key, str(folder), *costs, record is not None, made["detail"])
 
     def _follow(self, stage: Stage) -> tuple[Path, str, StageRecord | None]:
-        """What the other ranks do for a stage, as rank 0 decided."""
         decision = self.world.broadcast(None)
         if stage.together and not decision["finished"]:
             with raising_out_of_memory(stage.name), console.logging_stage(stage.name):
@@ -285,7 +284,6 @@ def repair_hint(folder: Path) -> str:
 
 
 def _check_ours(folder: Path) -> None:
-    """Refuses a folder that holds something and is no stage's."""
     if folder.is_symlink() or not folder.exists() or record_path(folder).exists():
         return
     if not folder.is_dir() or any(folder.iterdir()):
@@ -355,13 +353,11 @@ def _restore(folder: Path, key: str) -> Facts | None:
 
 
 def _remove_previous(folder: Path) -> None:
-    """Removes the folder that was moved aside, its record first."""
     record_path(folder, _BEFORE).unlink(missing_ok=True)
     _remove(record_path(folder, ".before"))
 
 
 def _link(link: Path, folder: Path) -> None:
-    """Makes the run's own name of a stage point at the shared folder."""
     fresh = link.with_name(f".{link.name}.{os.getpid()}.tmp")
     fresh.unlink(missing_ok=True)
     fresh.symlink_to(os.path.relpath(folder, link.parent))
