@@ -44,6 +44,7 @@ from hcm_scale.graph.size import Size
 from hcm_scale.graph.store import NodeTypes
 from hcm_scale.model import CHUNK_ROWS
 from hcm_scale.ranks.world import ALONE, World
+from hcm_scale.rows.evidence import FILES as ROW_FILES
 from hcm_scale.score import metrics, nodes, table
 from hcm_scale.score.calibration import scale_from_bytes, scale_to_bytes
 from hcm_scale.score.edge_index import EdgeIndex, edge_index
@@ -58,7 +59,7 @@ from hcm_scale.stages.drift import drift
 from hcm_scale.stages.edges import Predicted, View, chunk_of, has_room, predict_views, sharings_of
 
 KIND = "hcm_scale scores"
-FORMAT = 12
+FORMAT = 13
 SCALE_FILE = "scale.safetensors"
 log = logging.getLogger(__name__)
 _MIN_CYCLES = 100  # chance makes all even in one graph of 2^100
@@ -338,7 +339,9 @@ def _write(
 
     tasks: list[Callable[[], Any]] = [write_files, measure, stable]
     _, numbers, stability = run_concurrently(tasks)
-    names = table.FILE, MEAN_FILE, VAR_FILE, SCALE_FILE
+    if inputs.rows is not None:
+        inputs.rows.save(out)
+    names = table.FILE, MEAN_FILE, VAR_FILE, SCALE_FILE, *(ROW_FILES if inputs.rows is not None else ())
     hashes = dict(zip(names, hash_files([out / name for name in names]), strict=True))
     body = {"num_samples": num_samples, "rank_by": options.rank_by, "metrics": numbers, "stability": stability}
     body |= {"fdr": options.fdr, "num_flagged": num_flagged, "files": hashes}
