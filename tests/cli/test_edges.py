@@ -186,7 +186,7 @@ def test_edges_of_a_detector__are_a_table_and_explained(made):
     first = found.slice(0, 1).to_pylist()[0]
     about = detector.explain(edge=(first["source"], first["target"]))
     assert about.data["ends"] == (first["source"], first["target"])
-    assert f"the strangest of {len(found):,} edges" in about
+    assert re.search(r"edges are as strange|the strangest of [\d,]+ edges", str(about))
     assert about.data["p"] == pytest.approx(first["p"])
     with pytest.raises(TypeError, match="one of them"):
         detector.explain()
