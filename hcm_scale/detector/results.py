@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from scipy.special import bdtr, erf
 
 from hcm_scale.base import files
+from hcm_scale.detector.inputs import as_edges
 from hcm_scale.detector.parameters import FOREIGN_ATTRIBUTES, with_python_names
 from hcm_scale.detector.plots import Plots
 from hcm_scale.edges.new import open_new_edges
@@ -329,13 +330,15 @@ class Results:
     def score_edges(
         self, table: Any, *, source_column: str | None = None, target_column: str | None = None
     ) -> pa.Table:
-        """Rows of a table of new edges (pandas, Polars, Arrow, a path) with rank, p and more among those of the fit.
+        """Rows of new edges, in any form that `fit` takes them in, with rank, p and more among those of the fit.
 
         `edge_status` is edge, new, new account, unknown or self (docs/payments.md).
         """
+        run = self._require_fitted().run
         if not isinstance(table, str | Path):
-            table = as_arrow(table, "the table of new edges")
-        return open_new_edges(self._require_fitted().run, table, source_column, target_column).table()
+            columns = run.edge_columns()[0]
+            table = as_arrow(as_edges(table, columns.source, columns.target), "the table of new edges")
+        return open_new_edges(run, table, source_column, target_column).table()
 
     @with_python_names()
     def explain(self, node: Any = None, *, edge: tuple[Any, Any] | None = None) -> Explained:

@@ -40,6 +40,8 @@ def reasons(
     chosen = [pair for pair in candidates if pair[1].notable or (extreme and pair[0].shows_differences)] or candidates[
         :1
     ]
+    if row["degree"] == 1:  # of one edge, which says little
+        chosen.sort(key=lambda pair: pair[0].needs_hops)
     first = next((i for i, (kind, _) in enumerate(chosen) if extreme or (far_off and kind.follows_differences)), None)
     cause = next((i for i, (kind, _) in enumerate(chosen) if kind.shows_differences), None)
     if first is not None and cause is not None and first < cause:

@@ -181,7 +181,7 @@ def weak_attributes_text(
     return (
         "The attributes say little about who is joined to whom: two neighbours are more alike than nodes of different "
         f"edges in {100 * signal:.0f}% of cases, where 50% is chance. What is said of far or unlike neighbours is weak "
-        f"evidence here{rests}."
+        f"evidence here{rests}. Columns that say what a node is would help."
     )
 
 
@@ -385,8 +385,10 @@ def edge_text(e: EdgeExplanation) -> str:
     first, second = (clip(end, ID_WIDTH) for end in e.ends)
     state = {None: "", True: ", flagged", False: ", not flagged"}[e.flagged]
     rate = "" if e.flagged is None else f" at a false-discovery rate of {percent(e.fdr)}"
+    among = f"{percent(e.share)} of the {e.num_edges:,} edges are as strange"
+    among = f"the strangest of {e.num_edges:,} edges" if e.share * e.num_edges < 1.5 else among
     lines = [
-        f"{first} and {second}   {percent(e.share)} of the {e.num_edges:,} edges are as strange",
+        f"{first} and {second}   {among}",
         f"p {p_text(e.p)}{state}{rate}   degrees {e.degrees[0]:,} and {e.degrees[1]:,}",
         "",
     ]

@@ -160,6 +160,9 @@ def test_explain__says_of_an_edge_what_is_so(made, capsys):
     (row,) = [row for row in rows if {row["source"], row["target"]} == {*EDGE}]
     assert said.startswith(f"{EDGE[0]} and {EDGE[1]}   ")
     share = float(re.search(r"([\d.e-]+)% of the ([\d,]+) edges are as strange", said)[1]) / 100
+    first = rows[0]
+    assert main(["explain", str(run), f"edge={first['source']},{first['target']}"]) == 0
+    assert f"   the strangest of {len(rows):,} edges\n" in capsys.readouterr().out
     assert share == pytest.approx(sum(other["surprise"] >= row["surprise"] for other in rows) / len(rows), rel=0.01)
     if "hops apart" in said:
         assert f"look {row['hop']:.1f}" in said
@@ -183,7 +186,7 @@ def test_edges_of_a_detector__are_a_table_and_explained(made):
     first = found.slice(0, 1).to_pylist()[0]
     about = detector.explain(edge=(first["source"], first["target"]))
     assert about.data["ends"] == (first["source"], first["target"])
-    assert "edges are as strange" in about
+    assert re.search(r"edges are as strange|the strangest of [\d,]+ edges", str(about))
     assert about.data["p"] == pytest.approx(first["p"])
     with pytest.raises(TypeError, match="one of them"):
         detector.explain()
