@@ -36,7 +36,7 @@ def payments() -> tuple[pa.Table, pa.Table]:
         {
             "sender": names[pairs[:, 0]],
             "receiver": names[pairs[:, 1]],
-            "amount": [f"{value:08.2f}" for value in rng.lognormal(3, 1, count)],
+            "size": [f"{value:08.2f}" for value in rng.lognormal(3, 1, count)],
             "note": [f'no "{i}", paid' for i in range(count)],
             "edge_rank": np.arange(count),
         }
@@ -222,7 +222,7 @@ def test_report__of_many_edges_says_how_to_rank_them(made, tmp_path, monkeypatch
     monkeypatch.setattr(report, "_FEW_EDGES", 10)
     files = [str(table), str(table.with_stem("accounts"))]
     assert main(["run", *files, f"run_dir={tmp_path / 'run'}", *as_words(FAST)]) == 0
-    assert json.loads((tmp_path / "run" / "report" / "report.json").read_text())["strange_edges"] == {"edges": []}
+    assert json.loads((tmp_path / "run" / "report" / "report.json").read_text())["strange_edges"] == {"edges": [], "of_rows": False}
     page = (tmp_path / "run" / "report" / "report.html").read_text()
     assert "export RUN strange.csv --edges" in page.partition('<section id="edges">')[2].partition("</section>")[0]
 
@@ -234,14 +234,14 @@ def test_export_edges__of_queries_are_all_columns_of_their_rows(tmp_path):
         for name, table in (("payments", edges), ("accounts", nodes)):
             bank.register("given", table)
             bank.execute(f"create table {name} as from given")
-    queries = ["graph.edges=select note, sender, receiver, amount from payments", "graph.nodes=select * from accounts"]
+    queries = ["graph.edges=select note, sender, receiver, size from payments", "graph.nodes=select * from accounts"]
     run = tmp_path / "run"
     words = ["graph=sql", f"graph.path=duckdb://{tmp_path}/bank.db", *queries, f"run_dir={run}", *as_words(FAST)]
     words += ["graph.source_column=sender"]  # the other end and the id are guessed
     assert main(["run", *words]) == 0
     commands.export_run([str(run), str(tmp_path / "all.parquet"), "--edges"])
     rows = read(tmp_path / "all.parquet")
-    assert rows.column_names[:5] == ["edge_rank", "note", "sender", "receiver", "amount"]
+    assert rows.column_names[:5] == ["edge_rank", "note", "sender", "receiver", "size"]
     assert sorted(rows["note"].to_pylist()) == sorted(edges["note"].to_pylist())
     first = FinishedRun(run).edges.table(1).to_pylist()[0]
     wanted = [row["note"] for row in edges.to_pylist() if {*pair(row)} == {first["source"], first["target"]}]

@@ -75,7 +75,7 @@ def test_options__name_columns_and_refuse_others(tmp_path):
     for option, name in (("time", "note"), ("amount", "note"), ("amount", "day"), ("currency", "x"), ("time", "payer")):
         with pytest.raises(InputError, match=f"graph.{option}_column='{name}' .*legal is a column of"):
             read(tmp_path, data, **{option: name})
-    with pytest.raises(InputError, match="graph.time_column"):
+    with pytest.raises(InputError, match=r"graph\.time_column"):
         read(tmp_path, data, time="when")
 
 
@@ -107,9 +107,7 @@ def test_bad_rows__are_counted_and_nothing_is_lost(tmp_path):
     data = table(booked=pa.array(days, pa.timestamp("s")), amount=amount)
     data = data.set_column(1, "payee", pa.array(["a0", *data["payee"].to_pylist()[1:]]))
     graph = read(tmp_path, data)
-    assert (
-        graph.rows.number.tolist() == [*np.argsort(times[[*range(200)]], kind="stable")] or len(graph.rows.time) == 197
-    )
+    assert len(graph.rows.time) == 197
     assert {3, 5, 7}.isdisjoint(graph.rows.number.tolist())
     assert "1 have none, 2 far from all others" in lines(graph)["booked"]
     assert "(1 missing, 1 not above 0)" in lines(graph)["amount"]

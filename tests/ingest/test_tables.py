@@ -122,7 +122,7 @@ def test_told__has_a_line_for_every_column_of_both_tables(tmp_path):
         "edges.source": (end, 3, 0),
         "edges.target": (end, 2, 0),
         "edges.amount": (AMOUNT, None, None),
-        "edges.at": ("the time of each row (dates, sorted)", None, None),
+        "edges.at": ("the time of each row (dates and times, sorted)", None, None),
         "nodes.id": ("names the nodes", 4, 0),
         "nodes.size": (f"a number, as it is{flag}", 3, 1),
         "nodes.flag": (f"a number, as it is{flag}", 2, 1),
