@@ -150,9 +150,9 @@ def found_text(facts: Mapping[str, Any], largest_p: float | None = None) -> str:
             "reading list: odd nodes, if there are any, are near its head."
         )
         parts.append(f"{who} out at a {rate}{up_to}." if count else none)
-    if sure := [each for each in facts.get("precision") or () if each[2] > 0.0]:
+    if sure := [each for each in facts.get("precision") or () if each[2] >= 0.5]:
         first, share, low, high = sure[-1]
-        around = f"{percent(share)} ({percent(low)} to {percent(high)})"
+        around = f"{100 * share:.0f}% ({100 * low:.0f} to {100 * high:.0f}%)"
         parts.append(f"Of the first {first:,} rows {around} are expected to be odd.")
     if stability is not None:
         parts.append(f"{100 * stability:.0f}% of the first nodes stay so by either encoder alone.")
