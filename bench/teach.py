@@ -22,7 +22,7 @@ from bench.harness import Table, at_most
 from hcm_scale.review import verdicts
 from hcm_scale.review.estimate import Estimates
 from hcm_scale.review.learn import Inputs, learn, neighbor_means
-from hcm_scale.score.kinds.all import KINDS
+from hcm_scale.score.kinds.all import GRAPH_KINDS as KINDS
 from hcm_scale.score.metrics import ranking
 
 NUM_NODES = {"smoke": 2_000, "quick": 1_000_000, "full": 10_000_000}

@@ -107,6 +107,9 @@ class TablesGraph(PolicyGraph):
     node_type_column: str | None = None  # of the node table, at most 64 values: nodes are compared with their own type
     type_column: str | None = None  # of the edge table, at most 16 values: told in explanations
     weight_column: str | None = None  # of the edge table, numbers above 0: heavier neighbours count for more
+    time_column: str | None = None  # of the edge table: when a row was; None: as types and names of columns say
+    amount_column: str | None = None  # of the edge table: how much a row is, as a payment; None: as names say
+    currency_column: str | None = None  # of the edge table: what the amount is in; None: as names say
     id_type: str = choice("auto", tables.ID_TYPES)
     dates: str = choice("auto", tables.DATES)  # what 03/04/2024 is; auto: as the column shows it, else text
     include: list[str] | None = None

@@ -8,7 +8,7 @@ from hcm_scale.graph import Graph
 from hcm_scale.score import nodes
 from hcm_scale.score.edge_index import EdgeIndex
 from hcm_scale.score.evidence import KindNumbers
-from hcm_scale.score.kinds.all import KINDS
+from hcm_scale.score.kinds.all import GRAPH_KINDS as KINDS
 from hcm_scale.score.kinds.inputs import KindInputs, NodeHops
 from hcm_scale.score.kinds.kind import Facts
 

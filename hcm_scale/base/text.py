@@ -4,6 +4,7 @@ Ids and column names come from the user's data, so on their way to a terminal th
 not move the cursor) and excess length (`clip`).
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -125,3 +126,12 @@ def clip(value: object, width: int) -> str:
 
 def sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
+
+
+def words(name: str) -> tuple[str, ...]:
+    """The words of a name, in small letters.
+
+    >>> words("From_Account"), words("nameOrig"), words("SENDER ID")
+    (('from', 'account'), ('name', 'orig'), ('sender', 'id'))
+    """
+    return tuple(word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+|\d+", name))

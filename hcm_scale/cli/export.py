@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from hcm_scale.base import files
 from hcm_scale.base.sheets import table_writer
 from hcm_scale.base.text import clip
+from hcm_scale.edges.payments import StrangeRows
 from hcm_scale.edges.strange import by_rank, joined_rows
 from hcm_scale.ingest.policy import InputError
 from hcm_scale.report.wording import reasons_of
@@ -128,6 +129,8 @@ def export_edges(
     the strangest first, which are in memory then.
     """
     edges, is_some = run.edges, flagged or top is not None
+    if run.strange_rows is not None and not pairs:
+        return _export_rows(run, run.strange_rows, out, (top, flagged), raw, trusts_queries)
     chosen = edges.first(top, flagged)
     which, nodes = f"{len(chosen):,} {'flagged ' if flagged else ''}edges", edges.nodes_of(chosen) if is_some else None
     source = nullcontext() if pairs else run.edge_rows(nodes, trusts_queries=trusts_queries)
@@ -139,6 +142,20 @@ def export_edges(
         num_rows, note = _write_tables(iter([by_rank(joined)]) if is_some else joined, out, raw)
     order = "the strangest first" if is_some else "in the order of the table"
     return f"{num_rows:,} rows of {which} in {out}, {order}{note}"
+
+
+def _export_rows(
+    run: FinishedRun, ranked: StrangeRows, out: Path, asked: tuple[int | None, bool], raw: bool, trusts_queries: bool
+) -> str:
+    """Writes rows that are judged by themselves, with the columns of the user's table where it is there."""
+    chosen, is_some = ranked.first(*asked), asked != (None, False)
+    which = f"{len(chosen):,} {'flagged ' * asked[1]}rows in {out}"
+    with run.edge_rows(np.zeros(0, np.int64), trusts_queries=trusts_queries) as table:
+        if table is None:
+            return f"{which}, the strangest first{_write_tables(ranked.tables(chosen), out, raw)[1]}"
+        joined = ranked.joined(table, chosen, is_some)
+        _, note = _write_tables(iter([by_rank(joined)]) if is_some else joined, out, raw)
+    return f"{which}, {'the strangest first' if is_some else 'in the order of the table'}{note}"
 
 
 def _write_tables(tables: Iterator[pa.Table], out: Path, raw: bool) -> tuple[int, str]:

@@ -276,9 +276,11 @@ class Results:
     def edges_(self) -> pa.Table:
         """One row an edge, strangest first: ids of its ends, predicted hop, unlikeness, shared neighbours, p, flag.
 
-        It is computed when it is first asked for, in about 100 bytes an edge.
+        Rows that have a time or an amount, such as payments, are ranked by themselves. It is computed when it is first
+        asked for, in about 100 bytes an edge.
         """
-        return self._require_fitted().run.edges.table()
+        run = self._require_fitted().run
+        return (run.strange_rows or run.edges).table()
 
     @property
     def samples_(self) -> dict[str, Samples]:

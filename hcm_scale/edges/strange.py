@@ -6,7 +6,7 @@ usual for edges of like degrees, and how many edges are as strange: of all, or w
 evenly spaced ones.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -29,13 +29,11 @@ from hcm_scale.edges.surprise import (
 from hcm_scale.features.purify import attribute_trust
 from hcm_scale.report.evidence import Evidence, contains
 from hcm_scale.report.explain import EdgeExplanation, EdgeReason, end_differences, finite
-from hcm_scale.report.sections import cut_id
-from hcm_scale.report.wording import EDGE_TITLES, clip, edge_sentence
+from hcm_scale.report.wording import edge_sentence
 
 CountRows = Callable[["StrangeEdges", NDArray[np.int64]], NDArray[np.int64] | None]
 _FEW = 1 << 22  # edges that are ranked in seconds
 _CHUNK = 1 << 18  # edges of a table
-_NUM_SHOWN, _NUM_LINES = 20, 5  # edges of a report, and of its summary
 _RATE = 0.1  # of false discoveries, where nodes were not judged
 
 
@@ -133,7 +131,8 @@ class StrangeEdges:
             shown |= {"ends": ends, "rows": None if rows is None else int(rows[number])}
             edges.append(shown | {"reason": edge_sentence(self.explain(*pair))})
         num_flagged = int(np.count_nonzero(self.ranked.verdict.flagged))
-        return {"edges": edges, "num_edges": graph.num_edges, "num_flagged": num_flagged, "fdr": self.rate}
+        counts = {"num_edges": graph.num_edges, "num_flagged": num_flagged, "fdr": self.rate}
+        return {"edges": edges, "of_rows": False} | counts
 
     def number_of(self, left: int, right: int) -> int:
         """The number of the edge between two nodes; ValueError where there is none."""
@@ -204,23 +203,6 @@ def by_rank(tables: Iterator[pa.Table]) -> pa.Table:
     """All rows, by the rank in their first column and as they stand."""
     whole = pa.concat_tables(tables)
     return whole.take(pa.array(np.argsort(whole.column(0).to_numpy(), kind="stable")))
-
-
-def edges_of_report(evidence: Evidence, *, ranks: bool, count_rows: CountRows | None) -> dict[str, Any] | None:
-    """What a report shows of edges: no edges where they are not ranked; None where nothing tells edges apart."""
-    if evidence.features is None or evidence.graph.num_edges == 0:
-        return None
-    shown = StrangeEdges(evidence).shown(_NUM_SHOWN, count_rows) if ranks else {"edges": []}
-    for end in (end for edge in shown["edges"] for end in edge["ends"]):
-        end["id"] = cut_id(end["id"])
-    return shown
-
-
-def edge_lines(shown: Mapping[str, Any] | None) -> list[str]:
-    """The first of the strange edges of a report, a line each."""
-    edges = shown["edges"][:_NUM_LINES] if shown else []
-    named = [(edge, " and ".join(clip(end["id"], 24) for end in edge["ends"])) for edge in edges]
-    return [f"{edge['rank']:>4}  {name:<54}{EDGE_TITLES[edge['evidence']]}" for edge, name in named]
 
 
 def _share_above(usual: NDArray[np.float64], own: float) -> float:

@@ -43,9 +43,13 @@ TYPES = {  # by name: the types and the number of dimensions that are legal
     "node_types": (("|u1",), 1),
     "node_type_names": (("|u1",), 1),
 }
+PAYMENTS = {"payer": "<i4", "payee": "<i4", "time": "<f8", "amount": "<f8", "currency": "|u1", "number": "<i8"}
+_ROWS = tuple(f"row_{name}" for name in PAYMENTS)
+TYPES |= {f"row_{name}": ((dtype,), 1) for name, dtype in PAYMENTS.items()}
 _TOGETHER = (
     *(("indptr", "indices"), ("x_indptr", "x_indices", "x_data"), ("ids_offsets", "ids_bytes")),
     ("node_types", "node_type_names"),
+    _ROWS,
 )
 NO_TYPE = 255  # in node_types: the node has none
 _WEIGHTS: Rule = (lambda block: np.isfinite(block) & (block > 0), "weights must be finite and above 0")
@@ -82,12 +86,28 @@ def check_arrays(
         if name in arrays and (found := int(arrays[name].max())) > largest:
             raise ValueError(f"{name} holds {found} at node {int(arrays[name].argmax())}; legal are 0 to {largest}")
     _check_ids(arrays, num_nodes, distinct)
+    if "row_time" in arrays:
+        _check_payments(arrays, num_nodes)
     if "node_types" in arrays:
         names, codes = type_names_of(arrays), arrays["node_types"]
         if (is_none := (codes >= len(names)) & (codes != NO_TYPE)).any():
             at = int(is_none.argmax())
             legal = f"0 to {len(names) - 1}, and {NO_TYPE} for none"
             raise ValueError(f"node_types holds {codes[at]} at node {at}; legal are {legal}")
+
+
+def _check_payments(arrays: Arrays, num_nodes: int) -> None:
+    """Refuses rows of other lengths, of ends that are no nodes, and times that fall."""
+    for name in _ROWS:
+        _check_length(name, arrays[name], len(arrays["row_time"]))
+    for name in _ROWS[:2]:
+        rule = (lambda block: (block >= 0) & (block < num_nodes), f"nodes are 0 to {num_nodes - 1}")
+        _check_values(name, arrays[name], rule)
+    _check_values("row_time", arrays["row_time"], FINITE)
+    if (at := _first_fall(arrays["row_time"])) >= 0:
+        raise ValueError(f"row_time falls at row {at}; rows stand in the order of time")
+    if len(arrays["row_number"]) and arrays["row_number"].min() < 0:
+        raise ValueError(f"row_number holds {arrays['row_number'].min()}; legal are 0 and above")
 
 
 def check_names(names: Mapping[str, Any]) -> None:

@@ -10,6 +10,9 @@
 | weights                         | f32         | optional: by entry of indices, > 0; symmetric unless directed     |
 | ids  or  ids_offsets, ids_bytes | i64, u8     | optional: the user's own ids, integers or UTF-8 strings           |
 | node_types, node_type_names     | u8          | optional: place among the names, 255 = none; UTF-8, joined by NUL |
+| row_payer, row_payee            | i32         | optional: rows of the edge table by time, such as payments: ends, |
+| row_time, row_amount            | f64         | seconds since 1970, rising; amounts, NaN for none                 |
+| row_currency, row_number        | u8, i64     | number of the currency, 255 = none; number of the row in the table |
 
 The manifest holds the hash of every file; the fingerprint is the hash of those hashes, equal for equal content wherever
 it came from. Opening checks everything that readers rely on: the manifest and the .npy headers must match the table
@@ -22,7 +25,7 @@ import io
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +36,7 @@ from scipy import sparse
 
 from hcm_scale.base import files
 from hcm_scale.base.npy import open_array, open_npy, save_npy
-from hcm_scale.graph.check import NO_TYPE, check_arrays, check_names, check_shape, ids_of, type_names_of
+from hcm_scale.graph.check import NO_TYPE, PAYMENTS, check_arrays, check_names, check_shape, ids_of, type_names_of
 
 KIND = "hcm_scale graph"
 FORMAT = 1
@@ -44,6 +47,8 @@ _REMEDY = "have the folder written again by Graph.save"
 _TOLD = {"table": str, "column": str, "type": str, "use": str, "distinct": int | None, "gaps": int | None}
 _COLUMN: dict[str, Any] = {"name": str, "method": str, "origin": float | None, "prior": float | None}
 _COLUMN["readings"] = dict[str, dict[str, float | list[str]]] | None
+_OF_ROWS: dict[str, Any] = {"time": str | None, "amount": str | None, "currency": str | None, "steps": bool}
+_OF_ROWS["currencies"] = list[str]
 _TYPES = {"files": dict[str, Any], "num_columns": int, "columns": list[str], "directed": bool, "info": dict[str, Any]}
 
 
@@ -74,6 +79,17 @@ class SparseRows:
 
 
 Attributes = NDArray[np.float32] | SparseRows
+
+
+class GraphRows(NamedTuple):
+    """Rows of the edge table in the order of time, (m,) each; what they say stands in `info["rows"]`."""
+
+    payer: NDArray[np.int32]
+    payee: NDArray[np.int32]
+    time: NDArray[np.float64]
+    amount: NDArray[np.float64]
+    currency: NDArray[np.uint8]
+    number: NDArray[np.int64]
 
 
 class _File(TypedDict):
@@ -142,6 +158,7 @@ class Graph:
     edge_types: NDArray[np.uint16] | None = None
     weights: NDArray[np.float32] | None = None
     node_types: NodeTypes | None = None
+    rows: GraphRows | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -244,6 +261,7 @@ class Graph:
             edge_types=arrays.get("edge_types"),
             weights=arrays.get("weights"),
             node_types=NodeTypes(arrays["node_types"], type_names_of(arrays)) if "node_types" in arrays else None,
+            rows=GraphRows(*(arrays[f"row_{name}"] for name in PAYMENTS)) if "row_time" in arrays else None,
         )
         hashes = {name: entry["hash"] for name, entry in described.items()}
         graph.__dict__["fingerprint"] = _fingerprint(hashes, graph.columns, graph.directed)  # no byte is read
@@ -262,6 +280,7 @@ def _arrays(graph: Graph) -> dict[str, NDArray[Any]]:
         arrays["x"] = graph.x
     arrays |= {"y": graph.y, "kind": graph.kind, **({} if graph.ids is None else id_arrays(graph.ids))}
     arrays |= {} if graph.node_types is None else type_arrays(graph.node_types)
+    arrays |= {} if graph.rows is None else {f"row_{name}": array for name, array in graph.rows._asdict().items()}
     return {name: array for name, array in arrays.items() if array is not None}
 
 
@@ -345,6 +364,8 @@ def _check_info(path: Path, manifest: dict[str, Any], num_nodes: int) -> None:
     counts = files.typed(ingest.get("counts", {}), dict[str, int | str | None])
     if not 0 <= files.typed(counts.get("added_nodes", 0), int) <= num_nodes:
         raise ValueError(f"info.ingest says that {counts['added_nodes']} of {num_nodes} nodes were added")
+    if "row_time" in manifest["files"]:
+        files.check_types(path, manifest["info"].get("rows") or {}, _OF_ROWS)
     for line in ingest.get("told", []):
         files.check_types(path, line, _TOLD)
     for column in ingest.get("columns", []):

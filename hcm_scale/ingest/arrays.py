@@ -344,13 +344,14 @@ def finish_folder(
     column_lines: Sequence[Mapping[str, Any]] = (),
     edge_types: Sequence[str] | None = None,
     weights: str | None = None,
+    rows: Mapping[str, Any] | None = None,
     **counts: Any,
 ) -> None:
     """Finishes a folder that holds the CSR and the attributes; `counts` are the other fields of the summary.
 
     A graph without attributes gets log1p(degree), in + out where it is directed, as its one. `column_lines` say what
     became of the columns of tables, `edge_types` are the names of the bits of edge_types, `weights` is what the user
-    calls the weights.
+    calls the weights, `rows` is what is said of kept rows.
     """
     if not features.num_columns:
         csr = open_npy(folder / "indptr.npy"), open_npy(folder / "indices.npy")
@@ -370,6 +371,11 @@ def finish_folder(
         **counts,
     )
     details = {"counts": asdict(summary), "policy": asdict(policy), "columns": list(features.details)}
-    named = {"ingest": details | {"told": list(column_lines)}, "edge_types": edge_types, "weights": weights}
+    named = {
+        "ingest": details | {"told": list(column_lines)},
+        "edge_types": edge_types,
+        "weights": weights,
+        "rows": rows,
+    }
     info = {name: value for name, value in named.items() if value is not None}
     store.seal_folder(folder, features.num_columns, features.columns, policy.directed, info)

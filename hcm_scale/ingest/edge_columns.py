@@ -235,15 +235,21 @@ class TimeColumn:
 class EdgeColumns:
     """The columns of an edge table that become attributes: they are read into records, and then written.
 
-    `trained` are the encodings of an earlier table; `nonfinite` says what infinities are.
+    `trained` are the encodings of an earlier table; `nonfinite` says what infinities are. The column `steps` counts
+    time: it is no amount.
     """
 
     def __init__(
-        self, files: TableFiles, columns: Columns, trained: Sequence[EdgeEncoding] | None, nonfinite: str
+        self,
+        files: TableFiles,
+        columns: Columns,
+        trained: Sequence[EdgeEncoding] | None,
+        nonfinite: str,
+        steps: str | None = None,
     ) -> None:
         self.files, self.ends, self.trained = files, (columns.source, columns.target), trained
         self.unused, self.notes = dict[str, str](), dict[str, str]()  # why a column is not used, what is said of one
-        self.kinds = self._chosen(columns) if trained is None else self._as_trained(trained)
+        self.kinds = self._chosen(columns, steps) if trained is None else self._as_trained(trained)
         self._bad, self._refuses = not_finite(files.rows_of("the edge table")), nonfinite == "error"
         expected = {one.name: one.values for one in trained or ()}
         make: dict[str, Callable[[str], NumberColumn | TextColumn | TimeColumn]] = {
@@ -262,13 +268,15 @@ class EdgeColumns:
     def texts(self) -> list[str]:
         return [name for name, kind in self.kinds.items() if kind == "text"]
 
-    def _chosen(self, columns: Columns) -> dict[str, str]:
+    def _chosen(self, columns: Columns, steps: str | None) -> dict[str, str]:
         """The kind of each column that is used; why each other is not is kept."""
         kinds: dict[str, str] = {}
         for name in (n for n in self.files.schema.names if n not in (*self.ends, *self.files.index_columns)):
-            kind = _kind_of(self.files, name, is_category=name in columns.categorical)
+            kind = kind_of(self.files, name, is_category=name in columns.categorical)
             if name in columns.exclude:
                 self.unused[name] = "not used: graph.exclude names it"
+            elif name == steps:
+                self.unused[name] = "no attribute of its ends"
             elif kind == "time" and (first := next((n for n, other in kinds.items() if other == "time"), None)):
                 self.unused[name] = f"not used: {first} is the time of rows; graph.exclude=[{first}] leaves that out"
             elif kind and len(kinds) == _MOST_COLUMNS:
@@ -281,7 +289,7 @@ class EdgeColumns:
         kinds = {encoding.name: encoding.kind for encoding in trained if encoding.kind != "rows"}
         for name, kind in kinds.items():
             self.files.check_columns("trained: a column of its edges", [name])
-            if _kind_of(self.files, name, is_category=kind == "text") != kind:
+            if kind_of(self.files, name, is_category=kind == "text") != kind:
                 what = f"is of type {self.files.type_of(name)}, and was a {kind} in the trained graph"
                 raise InputError(f"{self.files.origin} column {name!r} {what}")
         return kinds
@@ -402,7 +410,7 @@ def _shares(nodes: NDArray[Any], num_rows: Any, usual: float) -> Values:
     return np.asarray((np.bincount(nodes, minlength=len(num_rows)) + _PRIOR * usual) / (num_rows + _PRIOR))
 
 
-def _kind_of(files: TableFiles, name: str, is_category: bool) -> str:
+def kind_of(files: TableFiles, name: str, is_category: bool) -> str:
     """What a column is taken as: number, text, time, or nothing."""
     kind = files.type_of(name)
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind

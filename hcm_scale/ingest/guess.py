@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hcm_scale.base.text import words
 from hcm_scale.graph.store import MAX_TYPES
 from hcm_scale.ingest.encode import is_text
 from hcm_scale.ingest.policy import InputError, shown_names
@@ -72,7 +73,7 @@ def _type_column(nodes: TableFiles, taken: set[str]) -> dict[str, str]:
     """The option that names the types of nodes, where a column looks like them and others are left as attributes."""
     left = [name for name in nodes.schema.names if name not in taken and name not in nodes.index_columns]
     for name in left if len(left) > 1 else ():
-        if _words(name) in _TYPES and nodes.casts.get(name) == pa.large_string():
+        if words(name) in _TYPES and nodes.casts.get(name) == pa.large_string():
             distinct = pa.array([], pa.large_string())
             for batch in nodes.batches([name]):
                 distinct = pa.concat_arrays([distinct, batch.column(0)]).unique().drop_null()
@@ -151,12 +152,12 @@ def _named_ends(names: Sequence[str]) -> list[Pair]:
     >>> _named_ends(["date", "to_account", "from_account", "FromBank", "userId"])
     [('from_account', 'to_account')]
     """
-    words = {name: _words(name) for name in names}
-    by_words = {words[name]: name for name in reversed(names)}
+    words_of = {name: words(name) for name in names}
+    by_words = {words_of[name]: name for name in reversed(names)}
     return [
         (name, by_words[other])
         for one, another in _NAMES
-        for name, held in words.items()
+        for name, held in words_of.items()
         if one in held and set(held) <= {one, *_BESIDE}
         if (other := tuple(another if word == one else word for word in held)) in by_words
     ]
@@ -168,23 +169,14 @@ def _numbered_ends(names: Sequence[str]) -> list[Pair]:
     >>> _numbered_ends(["combined_score", "protein1", "protein2", "gene_B", "gene_A", "s1", "s2", "s3"])
     [('protein1', 'protein2'), ('gene_A', 'gene_B')]
     """
-    by_words = {_words(name): name for name in reversed(names)}
-    alike = Counter(words[:-1] for words in by_words)
+    by_words = {words(name): name for name in reversed(names)}
+    alike = Counter(held[:-1] for held in by_words)
     return [
         (by_words[*begin, one], by_words[*begin, another])
         for one, another in _NUMBERED
         for begin, count in alike.items()
         if begin and count == 2 and (*begin, one) in by_words and (*begin, another) in by_words
     ]
-
-
-def _words(name: str) -> tuple[str, ...]:
-    """The words of a name, in small letters.
-
-    >>> _words("From_Account"), _words("nameOrig"), _words("SENDER ID")
-    (('from', 'account'), ('name', 'orig'), ('sender', 'id'))
-    """
-    return tuple(word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+|\d+", name))
 
 
 def _find_id(

@@ -94,6 +94,7 @@ class Columns:
     source, target   the id columns of the edge table;  id   of the node table
     type             of the edge table: what kind of edge a row is, shown in explanations
     weight           of the edge table: numbers above 0, which add up over the rows of two nodes
+    time, amount, currency   of the edge table: what a row says of itself; None is a guess (row_columns.py)
     label            a 0/1 column of the node table, 1 = anomaly
     node_type        of the node table: what type of node a row is; nodes are compared with their own type
     attributes       columns of the node table to use; None is all but id, label, `exclude` and nearly unique text
@@ -109,6 +110,9 @@ class Columns:
     label: str | None = None
     type: str | None = None
     weight: str | None = None
+    time: str | None = None
+    amount: str | None = None
+    currency: str | None = None
     node_type: str | None = None
     attributes: tuple[str, ...] | None = None
     exclude: tuple[str, ...] = ()
@@ -130,8 +134,9 @@ class Columns:
 
     @property
     def named(self) -> tuple[str | None, ...]:
-        columns = self.source, self.target, self.type, self.weight, self.id, self.label, self.node_type
-        return (*columns, *(self.attributes or ()), *self.exclude, *self.categorical)
+        of_edges = self.source, self.target, self.type, self.weight, self.time, self.amount, self.currency
+        of_nodes = self.id, self.label, self.node_type, *(self.attributes or ())
+        return (*of_edges, *of_nodes, *self.exclude, *self.categorical)
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ from hcm_scale.ingest.encode import MAY_BE_THOUSANDS, Encoding, is_date, is_numb
 from hcm_scale.ingest.ids import GrowingIds, Numbers
 from hcm_scale.ingest.node_table import NodeTable, unnamed_index
 from hcm_scale.ingest.policy import DEFAULT_POLICY, Columns, InputError, Offenders, Policy, naming_origin
+from hcm_scale.ingest.row_columns import RowColumns, row_columns
 from hcm_scale.ingest.table_files import TYPE, TableFiles, TableSource, columns_of_later_files, open_table, table_parts
 
 log = logging.getLogger(__name__)
@@ -71,13 +72,14 @@ def read_tables(
     edge_files, node_files, id_kind = _open(edges, nodes, columns, policy.max_bytes)
     origin = origin or edge_files.origin + (f", {node_files.origin}" if node_files else "")
     node_table = NodeTable(node_files, columns, policy, of_nodes) if node_files else None
-    own = None
+    own, payments = None, row_columns(edge_files, columns)
     is_lacking = (node_table is None or not node_table.names) and policy.featureless == "error"
     if policy.edge_attributes == "all" or (is_lacking and policy.edge_attributes == "auto") or trained is not None:
         of_edges = None if trained is None else [one for one in trained if isinstance(one, EdgeEncoding)]
-        own = EdgeColumns(edge_files, columns, of_edges, policy.nonfinite)
+        steps = payments.time if payments and payments.has_steps else None
+        own = EdgeColumns(edge_files, columns, of_edges, policy.nonfinite, steps)
         own = own if own.kinds or policy.edge_attributes == "all" or of_edges else None  # two ends alone are none
-    edge_table = EdgeTable(edge_files, columns, id_kind, own)
+    edge_table = EdgeTable(edge_files, columns, id_kind, own, payments)
     with naming_origin(origin):
         _write(Path(out), origin, edge_table, node_table, policy)
     return Graph.open(out, verify=False)
@@ -101,6 +103,7 @@ def _write(out: Path, origin: str, edges: "EdgeTable", nodes: NodeTable | None, 
             if edges.id_kind == "text":
                 _warn_of_zeros(ids)
             counts = edges.write(folder, len(ids), policy.directed)
+            kept = edges.payments.write(folder, edges.blocks()) if edges.payments else None
             made = own.encodings(edges.kept_rows) if own else []
             width = sum(len(encoding.names) for encoding in (*encodings, *made))
             x: Any = create_npy(folder / "x.npy", np.float32, (len(ids), width)) if width else None
@@ -126,6 +129,7 @@ def _write(out: Path, origin: str, edges: "EdgeTable", nodes: NodeTable | None, 
             column_lines=[vars(line) for line in lines],
             edge_types=edges.types.names if edges.columns.type else None,
             weights=edges.columns.weight,
+            rows=kept,
             unknown_edges=edges.unknown.count,
             repeated_nodes=len(nodes.left_out) if nodes else 0,
             added_nodes=nodes.num_added if nodes else 0,
@@ -136,8 +140,16 @@ def _write(out: Path, origin: str, edges: "EdgeTable", nodes: NodeTable | None, 
 class EdgeTable:
     """An edge table; once it is parsed, its rows as records in a file, and what was counted."""
 
-    def __init__(self, files: TableFiles, columns: Columns, id_kind: str, attributes: EdgeColumns | None) -> None:
-        self.files, self.columns, self.id_kind, self.attributes = files, columns, id_kind, attributes
+    def __init__(
+        self,
+        files: TableFiles,
+        columns: Columns,
+        id_kind: str,
+        attributes: EdgeColumns | None,
+        payments: RowColumns | None = None,
+    ) -> None:
+        self.files, self.columns, self.id_kind = files, columns, id_kind
+        self.attributes, self.payments = attributes, payments
         self.num_rows = self.num_loops = 0
         self.num_nulls = self.num_distinct = 0, 0  # of sources and of targets
         self.types = Levels(MAX_TYPES)
@@ -147,7 +159,7 @@ class EdgeTable:
         self._unknown_texts: list[str] = []  # a few ids that are not nodes
         self._reader = node_ids.IdReader(id_kind, where, files.describe_row)
         weight, kind = [("weight", "<f8")] * bool(columns.weight), [("type", "u1")] * bool(columns.type)
-        own = attributes.layout if attributes else []
+        own = [*(attributes.layout if attributes else ()), *(payments.layout if payments else ())]
         self._layout = np.dtype([("u", "<i4"), ("v", "<i4"), *weight, *kind, *own])
         self._records = Path()
         self._nodes: NDArray[np.int32] | None = None  # the node of each number, -1 last; None: numbers are nodes
@@ -170,7 +182,8 @@ class EdgeTable:
         casts = {name: as_type for name, as_type in types if name is not None and name not in ends}
         files = self.files.with_casts(dict.fromkeys(own.texts if own else (), pa.string()) | casts)
         with open(records, "wb") as stream:
-            for batch in files.batches(list(dict.fromkeys((*ends, *casts, *(own.kinds if own else ()))))):
+            of_rows = self.payments.names if self.payments else ()
+            for batch in files.batches(list(dict.fromkeys((*ends, *casts, *(own.kinds if own else ()), *of_rows)))):
                 sources, targets = (self._reader.read(batch[end], self.num_rows) for end in ends)
                 rows = np.empty(len(batch), self._layout)
                 rows["u"], rows["v"] = (node_ids.number_ids(take, column) for column in (sources, targets))
@@ -181,6 +194,8 @@ class EdgeTable:
                     rows["type"] = self.types.codes(batch[kind])  # of too many `_write_types` says so, after ids
                 if own:
                     own.read(batch, rows, self.num_rows)
+                if self.payments:
+                    self.payments.read(batch, rows, self.num_rows)
                 rows.tofile(stream)
                 self.num_rows += len(batch)
         self._reader.check(nulls=False)
@@ -221,11 +236,11 @@ class EdgeTable:
         if self.columns.type:
             self._write_types(folder, directed)
         if weight := self.columns.weight:
-            weighted = ((rows["u"], rows["v"], rows["weight"]) for rows in self._blocks())
+            weighted = ((rows["u"], rows["v"], rows["weight"]) for rows in self.blocks())
             write_weights(folder, weighted, f"graph.weight_column={weight}", directed=directed, adds_up=True)
         return counts
 
-    def _blocks(self) -> Iterator[NDArray[Any]]:
+    def blocks(self) -> Iterator[NDArray[Any]]:
         """Streams the records, `u` and `v` as nodes, -1 for none; with `weight` (NaN for gaps) and `type`, if asked."""
         with open(self._records, "rb") as stream:
             while len(rows := np.fromfile(stream, self._layout, _BLOCK_ROWS)):
@@ -235,12 +250,12 @@ class EdgeTable:
 
     def kept_rows(self) -> Iterator[NDArray[Any]]:
         """Streams the records of rows that join two different nodes."""
-        for rows in self._blocks():
+        for rows in self.blocks():
             yield rows[(rows["u"] >= 0) & (rows["v"] >= 0) & (rows["u"] != rows["v"])]
 
     def _edges(self, num_nodes: int) -> Iterator[Chunk]:
         is_source, is_target = np.zeros((2, num_nodes), np.bool_)
-        for rows in self._blocks():
+        for rows in self.blocks():
             rows = rows[(rows["u"] >= 0) & (rows["v"] >= 0)]
             is_source[rows["u"]] = is_target[rows["v"]] = True
             yield rows["u"], rows["v"]
@@ -253,7 +268,7 @@ class EdgeTable:
             raise InputError(f"{option} has more than {MAX_TYPES} values: {', '.join(names)} ...")
         indptr, indices = (open_npy(folder / f"{name}.npy") for name in ("indptr", "indices"))
         types = create_npy(folder / "edge_types.npy", np.uint16, indices.shape)
-        for rows in self._blocks():
+        for rows in self.blocks():
             rows = rows[(rows["u"] >= 0) & (rows["v"] >= 0) & (rows["type"] != MISSING)]
             bits = np.uint16(1) << rows["type"].astype(np.uint16)
             for start, end in (("u", "v"), ("v", "u"))[: 1 if directed else 2]:
@@ -397,6 +412,10 @@ def _edge_lines(table: EdgeTable, directed: bool, made: Sequence[EdgeEncoding]) 
         also = f"{uses[one.name][0]}; " if one.name in uses else ""
         distinct = len(own.columns[one.name].values) if one.kind == "text" and own.trained is None else None
         uses[one.name] = f"{also}{one.use}{note}", distinct, own.gaps[one.name]
+    for name, line in (table.payments.lines if table.payments else {}).items():
+        use, distinct, gaps = uses.get(name) or ("", None, None)
+        also = f"; {use}" if use and not use.startswith("not used") else ""
+        uses[name] = line + also, distinct, gaps
     return _column_lines("edges", table.files, columns, uses, _unused_of_edges)
 
 

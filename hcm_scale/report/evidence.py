@@ -30,6 +30,7 @@ from hcm_scale.base.threads import map_slices, positions_where, run_in_slices
 from hcm_scale.features.purify import cosine_distance, spaced_edges
 from hcm_scale.graph.lookup import two_sides
 from hcm_scale.graph.store import Attributes, Graph, NodeTypes, SparseRows
+from hcm_scale.rows.evidence import RowEvidence
 from hcm_scale.score.edge_index import EdgeIndex, edge_index
 from hcm_scale.score.evidence import nodes_by_group
 from hcm_scale.score.kinds.around import neighbors_of
@@ -67,6 +68,7 @@ class Evidence:
     num_ranked: int  # all nodes, or those of the type
     types: tuple[NDArray[np.int64], ...] = ()  # the nodes of each group of types that is compared by itself, rising
     like: NDArray[np.int64] | None = None  # the nodes that `of_type` is about
+    rows: RowEvidence | None = None  # of the edge table, where the graph keeps them
     _of_types: dict[int, dict[str, Any]] = field(default_factory=dict)
     _usual: dict[tuple[str, int], Any] = field(default_factory=dict)  # by name, and binary digits of the degree
     _lock: Any = field(default_factory=threading.Lock)  # of the above: nodes are explained in several threads
@@ -79,6 +81,7 @@ class Evidence:
         edge_mean: NDArray[np.float32],
         edge_var: NDArray[np.float32],
         features: NDArray[np.float32] | None = None,
+        rows: RowEvidence | None = None,
     ) -> "Evidence":
         """The evidence of parts that belong together; ValueError where their sizes differ."""
         if scores.num_rows != graph.num_nodes:
@@ -114,7 +117,8 @@ class Evidence:
             percentiles,
             flags_end,
             graph.num_nodes,
-            tuple(np.sort(nodes[rows]) for rows in _rows_by_group(scores)),
+            tuple(np.sort(nodes[group]) for group in _rows_by_group(scores)),
+            rows=rows,
         )
 
     def of_type(self, node: int) -> "Evidence":

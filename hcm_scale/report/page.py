@@ -18,6 +18,7 @@ from jinja2 import Environment, FileSystemBytecodeCache, PackageLoader, StrictUn
 from hcm_scale.base import text
 from hcm_scale.base.kernel_cache import kernel_folder
 from hcm_scale.report import card, sections, wording
+from hcm_scale.score.kinds.all import ROW_TITLES
 
 PAGE_ROWS = 15
 _NUMBERS = ("fixed", "percent", "seconds_text", "bytes_text", "detail_text", "p_text", "value_text", "weight")
@@ -49,7 +50,7 @@ def templates() -> Environment:
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     environment.globals |= {"page_rows": PAGE_ROWS, "most_columns": 200, "hood_size": card.SIZE}
-    environment.globals |= {"edge_words": wording.EDGE_TITLES}
+    environment.globals |= {"edge_words": wording.EDGE_TITLES | ROW_TITLES}
     environment.filters |= {name: getattr(text, name) for name in _NUMBERS}
     environment.filters |= {name: getattr(wording, name) for name in _WORDING}
     environment.filters |= {

@@ -28,6 +28,7 @@ from hcm_scale.report.card import card, num_rings
 from hcm_scale.report.evidence import Evidence, highest_hop
 from hcm_scale.report.reasons import first_by_kind
 from hcm_scale.report.wording import found_text, kind_words, reasons_of
+from hcm_scale.rows.evidence import open_row_evidence
 from hcm_scale.score.table import RankedFile, kinds_of, plain_schema, ranked_by, read_scores
 
 FORMAT = 11
@@ -96,7 +97,8 @@ def write_report(
     first = file.slice(0, max(top, table_rows, groups.MOST))
     ranks = (kind.rank_column for kind in kinds_of(first).values())
     table = read_scores(file.path, {*_WHOLE_COLUMNS, *ranks, *_shown_scores(first)})
-    evidence = Evidence.of(graph, scored.purified, table, scored.edge_mean, scored.edge_var, scored.x)
+    rows = open_row_evidence(file.path.parent, graph)
+    evidence = Evidence.of(graph, scored.purified, table, scored.edge_mean, scored.edge_var, scored.x, rows)
     evidence = replace(evidence, scores=first)  # only its nodes are explained
     findings = _findings(evidence, table, table_rows, about.found)
     hops = digest.hop_distribution(scored.edge_mean, evidence.highest_hop)

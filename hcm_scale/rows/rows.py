@@ -39,6 +39,9 @@ class ByAccount(NamedTuple):
     indptr: Numbers
     rows: Numbers
 
+    def of(self, account: int) -> Numbers:
+        return self.rows[self.indptr[account] : self.indptr[account + 1]]
+
 
 @dataclass(frozen=True, eq=False)
 class Rows:
@@ -66,9 +69,7 @@ class Rows:
         [nan, 0.0]
         """
         order = np.argsort(time, kind="stable")
-        plain = np.full(len(order), np.nan) if amount is None else np.asarray(amount, np.float64)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            logs = np.where((plain > 0.0) & (plain < np.inf), np.log(plain), np.nan)
+        logs = log_amounts(np.full(len(order), np.nan) if amount is None else np.asarray(amount, np.float64))
         codes = np.zeros(len(order), np.uint8) if currency is None else currency
         times = np.asarray(time, np.float64)
         return Rows(num_accounts, payer[order], payee[order], times[order], logs[order], codes[order])
@@ -103,6 +104,12 @@ class Rows:
         steps = np.diff(self.time)
         steps = steps[steps > 0.0]
         return float(np.quantile(steps, 0.1)) if len(steps) else DAY
+
+
+def log_amounts(amounts: Values) -> Values:
+    """Logarithms of amounts; NaN of those that are not above 0, or infinite."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where((amounts > 0.0) & (amounts < np.inf), np.log(amounts), np.nan)
 
 
 def by_account(ends: NDArray[Any], num_accounts: int) -> ByAccount:

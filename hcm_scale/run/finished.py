@@ -32,6 +32,7 @@ from hcm_scale import config as schema
 from hcm_scale.base import console, files, remote
 from hcm_scale.base.names import Hop
 from hcm_scale.config import Config, with_options
+from hcm_scale.edges.payments import StrangeRows
 from hcm_scale.edges.rows import EdgeRows
 from hcm_scale.edges.strange import StrangeEdges
 from hcm_scale.graph import Graph
@@ -41,6 +42,7 @@ from hcm_scale.report.evidence import Evidence
 from hcm_scale.report.explain import Explanation, explain
 from hcm_scale.report.write import notebook_html
 from hcm_scale.review import teach, verdicts
+from hcm_scale.rows.evidence import open_row_evidence
 from hcm_scale.run import sources
 from hcm_scale.run.sources import Trained
 from hcm_scale.run.stages import RunContext, scoring_of
@@ -206,7 +208,8 @@ class FinishedRun:
     def evidence(self) -> Evidence:
         """What explanations are computed from."""
         made = self.purified
-        return Evidence.of(self.graph, made.graph, self.ranked, *self.hops, made.features)
+        rows = open_row_evidence(self.stage("scores"), self.graph)
+        return Evidence.of(self.graph, made.graph, self.ranked, *self.hops, made.features, rows)
 
     def explain(self, ids: Sequence[str]) -> list[Explanation]:
         """Why the nodes of these ids are where they are, in numbers."""
@@ -265,6 +268,11 @@ class FinishedRun:
     def edges(self) -> StrangeEdges:
         """The edges by how strange they are, computed as they are asked for."""
         return StrangeEdges(self.evidence)
+
+    @cached_property
+    def strange_rows(self) -> StrangeRows | None:
+        """The rows of the edge table by how strange they are; None where the graph keeps none."""
+        return None if self.evidence.rows is None else StrangeRows(self.edges)
 
     def edge_columns(self) -> tuple[Columns, int]:
         """How the columns of the edge table are called and read, and what a packed table may unpack to."""

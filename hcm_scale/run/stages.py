@@ -30,7 +30,7 @@ from hcm_scale.base.npy import new_array
 from hcm_scale.base.spmm import ModelInput, Propagated
 from hcm_scale.base.threads import kernel_threads
 from hcm_scale.config import Config, SyntheticGraph, parse_fan_out
-from hcm_scale.edges.strange import edge_lines
+from hcm_scale.edges.payments import edge_lines
 from hcm_scale.features import propagate
 from hcm_scale.features.auto import expected_width
 from hcm_scale.graph import Graph, store

@@ -258,9 +258,9 @@ def strongest(
     It is the kind whose rank is the smallest share of the nodes that the kind ranks: all, or those with neighbours. Of
     a node without neighbours only kinds are named that say something about such. Kinds that are `faint` are not named.
 
-    >>> from hcm_scale.score.kinds.all import KINDS
+    >>> from hcm_scale.score.kinds.all import GRAPH_KINDS
     >>> ranks = np.array([[1, 3], [2, 1], [3, 3], [3, 3], [3, 3], [3, 3]])
-    >>> strongest(ranks, np.ones(2, bool), [*KINDS.values()]).tolist()
+    >>> strongest(ranks, np.ones(2, bool), [*GRAPH_KINDS.values()]).tolist()
     [0, 1]
     """
     best, num_scored = np.empty(len(has_neighbors), np.int8), int(np.count_nonzero(has_neighbors))
@@ -411,7 +411,7 @@ def _fit_tail(options: TailOptions, bends: bool, bulk: Values, above: Values, nu
     else:
         shape = max(0.0, np.log((high - middle) / (middle - low)) / step + _SHAPE_MARGIN)
         scale = (high - middle) * (shape / -np.expm1(-step * shape) if shape else 1.0 / step)
-    if low == high and len(above):  # most nodes share one number: those above are compared among themselves
+    if low == high and len(above) and not options.in_nats:  # most share one number: the others are compared
         excess = above - first
         num_seen, scale = len(above), float(np.median(excess)) / np.log(2.0) or float(excess.mean())
     bend = _bend(bulk, num_usual) if bends else 1.0

@@ -53,7 +53,7 @@ _NEIGHBORS = 60  # listed in an explanation
 _MAX_BODY_BYTES = 1 << 16  # of a POST: an id may be long
 _NUM_REVIEWED = 20  # nodes of one draw
 _NUM_EDGES = 100
-_EDGES_FILE, _EDGES_FORMAT = "strange_edges.json", 1  # in the run, once they were asked for
+_EDGES_FILE, _EDGES_FORMAT = "strange_edges.json", 2  # in the run, once they were asked for
 _TAUGHT = {"key": "taught_rank", "name": "Taught", "kind": "count", "help": "Rank by what the verdicts have taught"}
 _NOT_FOUND = "there is nothing here\n"
 _CHANGED = "the run was made again since this page was opened, and its ranks are of other nodes: reload the page\n"
@@ -175,7 +175,9 @@ class Views:
                 return show(shown=stored)
         with self._lock:
             edges = self.run.edges
-        shown = edges.shown(_NUM_EDGES, self._count_rows) | {"of": of}
+        of_rows = self.run.strange_rows
+        shown = edges.shown(_NUM_EDGES, self._count_rows) if of_rows is None else of_rows.shown(_NUM_EDGES)
+        shown |= {"of": of}
         with contextlib.suppress(OSError):  # a run that cannot be written is ranked again by the next server
             files.write_sealed(path, shown)
         return show(shown=shown)

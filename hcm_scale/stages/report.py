@@ -26,7 +26,8 @@ from hcm_scale import shards
 from hcm_scale.base import files
 from hcm_scale.base.text import clip, p_text
 from hcm_scale.base.threads import num_cores
-from hcm_scale.edges.strange import CountRows, edges_of_report
+from hcm_scale.edges.payments import edges_of_report
+from hcm_scale.edges.strange import CountRows
 from hcm_scale.features.purify import attribute_signal
 from hcm_scale.graph import Graph
 from hcm_scale.graph.size import Size

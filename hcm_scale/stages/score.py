@@ -44,6 +44,7 @@ from hcm_scale.graph.size import Size
 from hcm_scale.graph.store import NodeTypes
 from hcm_scale.model import CHUNK_ROWS
 from hcm_scale.ranks.world import ALONE, World
+from hcm_scale.rows.evidence import FILES as ROW_FILES
 from hcm_scale.score import metrics, nodes, table
 from hcm_scale.score.calibration import scale_from_bytes, scale_to_bytes
 from hcm_scale.score.edge_index import EdgeIndex, edge_index
@@ -355,7 +356,9 @@ def _write(
 
     tasks: list[Callable[[], Any]] = [write_files, measure, stable]
     _, numbers, stability = run_concurrently(tasks)
-    names = table.FILE, MEAN_FILE, VAR_FILE, SCALE_FILE
+    if inputs.rows is not None:
+        inputs.rows.save(out)
+    names = table.FILE, MEAN_FILE, VAR_FILE, SCALE_FILE, *(ROW_FILES if inputs.rows is not None else ())
     hashes = dict(zip(names, hash_files([out / name for name in names]), strict=True))
     body = {"num_samples": num_samples, "rank_by": options.rank_by, "metrics": numbers, "stability": stability}
     body |= {"fdr": options.fdr, "num_flagged": num_flagged, "files": hashes}

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from kinds import hops_of, inputs_of, scores_of
 
-from hcm_scale.edges.strange import edges_of_report
+from hcm_scale.edges.payments import edges_of_report
 from hcm_scale.features import purify as purification
 from hcm_scale.graph import Graph
 from hcm_scale.report.evidence import Evidence

@@ -14,7 +14,7 @@ from hcm_scale.features.purify import attribute_signal
 from hcm_scale.graph import Graph, SparseRows
 from hcm_scale.report.evidence import Evidence, highest_hop
 from hcm_scale.report.wording import unstable_text, weak_attributes_text
-from hcm_scale.score.kinds.all import KINDS
+from hcm_scale.score.kinds.all import GRAPH_KINDS as KINDS
 from hcm_scale.synthetic import families
 
 World = Callable[..., Any]

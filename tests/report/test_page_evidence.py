@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hcm_scale.report import page
-from hcm_scale.score.kinds.all import KINDS
+from hcm_scale.score.kinds.all import GRAPH_KINDS as KINDS
 
 World = Callable[..., Any]
 HOSTILE = "</td><script>alert(1)</script>"

@@ -14,7 +14,7 @@ from hcm_scale.report.explain import explain
 from hcm_scale.report.reasons import first_by_kind
 from hcm_scale.report.wording import all_reasons
 from hcm_scale.score.kinds import around
-from hcm_scale.score.kinds.all import KINDS
+from hcm_scale.score.kinds.all import GRAPH_KINDS as KINDS
 from hcm_scale.score.kinds.closure import far_cut, mark_far
 
 World = Callable[..., Any]

@@ -26,7 +26,7 @@ from hcm_scale.graph import Graph, SparseRows
 from hcm_scale.report.reasons import kind_shares
 from hcm_scale.run.finished import FinishedRun
 from hcm_scale.score.evidence import weigh_evidence
-from hcm_scale.score.kinds.all import KINDS
+from hcm_scale.score.kinds.all import GRAPH_KINDS as KINDS
 from hcm_scale.score.nodes import mean_degree
 from hcm_scale.serve.server import Views
 from hcm_scale.stages.purify import open_purified

@@ -5,7 +5,7 @@ from kinds import kind_numbers
 
 from hcm_scale.score import threshold
 from hcm_scale.score.evidence import KindNumbers, weigh_evidence
-from hcm_scale.score.kinds.all import KINDS
+from hcm_scale.score.kinds.all import GRAPH_KINDS as KINDS
 
 
 def numbers_of(size: int, seed: int = 0) -> KindNumbers:

@@ -17,7 +17,7 @@ from hcm_scale.score import nodes, threshold
 from hcm_scale.score import table as ranked_table
 from hcm_scale.score.edge_index import edge_index
 from hcm_scale.score.evidence import strongest, weigh_evidence
-from hcm_scale.score.kinds.all import KINDS
+from hcm_scale.score.kinds.all import GRAPH_KINDS as KINDS
 from hcm_scale.score.kinds.inputs import NodeHops
 from hcm_scale.score.kinds.kind import Facts
 

@@ -16,7 +16,7 @@ from hcm_scale.score.calibration import ZScale
 from hcm_scale.score.edge_index import edge_index
 from hcm_scale.score.edges import EdgeHops
 from hcm_scale.score.evidence import KindNumbers, weigh_evidence
-from hcm_scale.score.kinds.all import KINDS
+from hcm_scale.score.kinds.all import GRAPH_KINDS as KINDS
 from hcm_scale.score.kinds.closure import strange
 from hcm_scale.score.kinds.inputs import NodeHops
 from hcm_scale.score.kinds.kind import Facts

@@ -18,7 +18,7 @@ from hcm_scale.base.threads import kernel_threads
 from hcm_scale.graph import Graph
 from hcm_scale.score import nodes, threshold
 from hcm_scale.score import table as ranked_table
-from hcm_scale.score.kinds.all import KINDS
+from hcm_scale.score.kinds.all import GRAPH_KINDS as KINDS
 
 
 def scores_table(graph, scores, rank_by):

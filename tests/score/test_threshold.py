@@ -7,7 +7,7 @@ from scipy.special import ndtr
 
 from hcm_scale.score import threshold
 from hcm_scale.score.evidence import weigh_evidence
-from hcm_scale.score.kinds.all import KINDS
+from hcm_scale.score.kinds.all import GRAPH_KINDS as KINDS
 
 SAMPLES = {
     "normal": lambda rng, n: rng.standard_normal(n),

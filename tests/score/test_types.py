@@ -13,7 +13,7 @@ from scipy import sparse
 from hcm_scale.graph import Graph
 from hcm_scale.graph.store import NodeTypes
 from hcm_scale.score import evidence
-from hcm_scale.score.kinds.all import KINDS
+from hcm_scale.score.kinds.all import GRAPH_KINDS as KINDS
 from hcm_scale.score.nodes import NodeScores, verdict_of, with_score
 from hcm_scale.score.table import node_scores, read_scores
 

@@ -16,7 +16,7 @@ from hcm_scale.graph.store import ATTRIBUTE, STRUCTURAL
 from hcm_scale.report.groups import groups, num_first
 from hcm_scale.run import pipeline
 from hcm_scale.run.finished import FinishedRun
-from hcm_scale.score.kinds.all import KINDS
+from hcm_scale.score.kinds.all import GRAPH_KINDS as KINDS
 from hcm_scale.stages import score
 from hcm_scale.stages.report import summary
 from hcm_scale.synthetic import families as synthetic

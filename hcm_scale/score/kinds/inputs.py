@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from hcm_scale.base.threads import run_in_slices
 from hcm_scale.features.purify import attribute_trust, edge_similarity
 from hcm_scale.graph.store import Graph
+from hcm_scale.rows.evidence import MadeEvidence, rows_of
 from hcm_scale.score.edge_index import EdgeIndex
 from hcm_scale.score.kinds.kind import Values
 from hcm_scale.score.triangles import Rate, Triangles, count_and_expect, undirected
@@ -79,6 +80,12 @@ class KindInputs:
             has_value = np.maximum(starts, indices)[directed | (indices > starts)] < first
             distance[~has_value] = np.median(distance[has_value]) if has_value.any() else 1.0
         return distance
+
+    @cached_property
+    def rows(self) -> MadeEvidence | None:
+        """What is said of the rows of the edge table, where the graph keeps any."""
+        rows = rows_of(self.graph)
+        return None if rows is None else MadeEvidence(rows)
 
     @cached_property
     def triangles(self) -> Triangles:

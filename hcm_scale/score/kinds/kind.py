@@ -50,17 +50,20 @@ class Tail(NamedTuple):
     """How the surprise of a number beyond the bulk is estimated from the bulk, from the quantile `low` to 95 %.
 
     An exponential tail has the shape 0. `least_scale` bounds its scale from below, `least_of_few` does so where most
-    nodes share one number.
+    nodes share one number. Numbers that are `in_nats` are surprises already: where most are 0, the few others are not
+    compared among themselves.
     """
 
     low: float = 0.5
     exponential: bool = False
     least_scale: float = 0.0
     least_of_few: float = 0.0
+    in_nats: bool = False
 
 
 _USUAL = Tail()
 OF_LOGARITHMS = Tail(low=0.75, exponential=True, least_scale=0.05, least_of_few=0.05)  # on some graphs most nodes are 0
+OF_ROWS = Tail(low=0.75, exponential=True, least_scale=1.0, least_of_few=1.0, in_nats=True)
 
 
 class TailOnly(NamedTuple):
@@ -71,6 +74,9 @@ class TailOnly(NamedTuple):
 
     weight: float = 4.0
     most: float = 1.5
+
+
+SURE_WITNESS = TailOnly(most=5.0)  # of numbers in nats: one that is sure outweighs six that say a little
 
 
 class Column(NamedTuple):
@@ -134,6 +140,8 @@ class Kind:
     reason: Callable[[Any], Mapping[str, Any]] = lambda around: {"value": around.number}
     sentence: Callable[[Any, Reason], str] | None = None
     words: str = ""  # said with its number, where there is no such function
+    row_title: str = ""  # of a row of the edge table that stands out by it, where it judges rows too
+    row_sentence: Callable[[Any, int], str] = lambda evidence, row: ""
     identity: str = ""  # of a plug-in: which code it is
 
     @property

@@ -1,0 +1,162 @@
+"""What the four kinds of evidence say of rows and accounts: made once, kept beside the scores, opened by whoever asks.
+
+    row_surprises.npy  (m, 4) float32   nats of every row by history, burst, flow and chain
+    row_links.npy      (m, 3) int32     the row that brought what a row passes on, before and after it in a chain
+    bursts.npy         (n, 2) int32     the first and the last row of an account's burst
+
+-1 is for no row. Rows are those of the graph's folder, in their order. The surprise of a row by its history is that of
+its rank among all rows; the others are those of its account or chain (burst.py, flow.py, chain.py).
+
+`RowEvidence.surprise` is the one by which rows are ranked: the most that a kind says beyond where it is common, its
+95 % quantile and three nats at least, in units of how fast its bulk grows from the 75 % quantile to there, one nat at
+least: a kind that says something of many rows has to say more.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcm_scale.base.npy import FINITE, open_array, save_npy
+from hcm_scale.base.threads import run_in_slices
+from hcm_scale.graph.store import Graph
+from hcm_scale.rows.burst import Burst, bursts
+from hcm_scale.rows.chain import Chain, chains
+from hcm_scale.rows.flow import Flow, flows
+from hcm_scale.rows.history import History, history
+from hcm_scale.rows.rows import Numbers, Rows, Values, log_amounts
+
+NUM_KINDS = 4
+FILES = ("row_surprises.npy", "row_links.npy", "bursts.npy")
+_LOW, _COMMON = 0.75, 0.95  # quantiles of a kind's surprises of rows: up to the second it says nothing
+LEAST = 3.0  # nats, up to which it does so in any case
+_SAMPLE = 1 << 20  # rows that show the quantiles
+_MOST_STEPS = 64  # of a chain, either way
+
+
+@dataclass(frozen=True, eq=False)
+class MadeEvidence:
+    """The four kinds over the rows of one table, each made when it is first asked for."""
+
+    rows: Rows
+
+    @cached_property
+    def history(self) -> History:
+        return history(self.rows)
+
+    @cached_property
+    def burst(self) -> Burst:
+        return bursts(self.rows)
+
+    @cached_property
+    def flow(self) -> Flow:
+        return flows(self.rows)
+
+    @cached_property
+    def chain(self) -> Chain:
+        return chains(self.rows)
+
+    def save(self, folder: Path) -> None:
+        of_rows = [rank_surprise(self.history.of_rows), self.burst.of_rows, self.flow.of_rows, self.chain.of_rows]
+        links = [self.flow.came_by, self.chain.before, self.chain.after]
+        arrays = np.stack(of_rows, axis=1), np.stack(links, axis=1), self.burst.ends
+        for name, array, dtype in zip(FILES, arrays, (np.float32, np.int32, np.int32), strict=True):
+            save_npy(folder / name, array.astype(dtype))
+
+
+def rank_surprise(values: Values) -> Values:
+    """-log of the share of values that are as large; 0 of those that are 0.
+
+    >>> rank_surprise(np.array([0.0, 3.0, 1.0, 0.0])).round(2).tolist()
+    [0.0, 1.39, 0.69, 0.0]
+    """
+    ordered = np.sort(values)
+    as_large = len(values) - np.searchsorted(ordered, values, side="left")
+    return np.where(values > 0.0, -np.log(as_large / max(1, len(values))), 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class RowEvidence:
+    """The rows of a graph, and what is kept about them; `steps` says that times count steps, `currencies` are names."""
+
+    rows: Rows
+    surprises: NDArray[np.float32]
+    links: NDArray[np.int32]
+    bursts: NDArray[np.int32]
+    amounts: Values  # as they stand in the table
+    number: Numbers  # of each row in the table
+    steps: bool = False
+    currencies: tuple[str, ...] = ()
+
+    @cached_property
+    def _beyond(self) -> tuple[Values, NDArray[np.int8]]:
+        """The most that a kind says of every row beyond what is common, and which kind that is."""
+        some = self.surprises[:: max(1, len(self.surprises) // _SAMPLE)]
+        low, high = np.quantile(some, [_LOW, _COMMON], axis=0) if len(some) else np.zeros((2, NUM_KINDS))
+        scale = np.maximum(1.0, (high - low) / np.log((1.0 - _LOW) / (1.0 - _COMMON)))
+        bar, best = np.maximum(high, LEAST), np.empty(len(self.rows))
+        kind = np.empty(len(self.rows), np.int8)
+
+        def fill(part: slice) -> None:
+            beyond = (self.surprises[part] - bar) / scale
+            best[part], kind[part] = beyond.max(axis=1), beyond.argmax(axis=1)
+
+        run_in_slices(len(best), fill)
+        return best, kind
+
+    @cached_property
+    def surprise(self) -> Values:
+        """What rows are ranked by, (m,), 0 where no kind says more than is common."""
+        return np.maximum(self._beyond[0], 0.0)
+
+    @cached_property
+    def strongest(self) -> NDArray[np.int8]:
+        """The kind that says most of every row, by its number, (m,); -1 where none says more than is common."""
+        best, kind = self._beyond
+        return np.where(best > 0.0, kind, -1).astype(np.int8)
+
+    def of_account(self, account: int) -> tuple[Numbers, Numbers]:
+        """The rows that an account pays, and those by which it is paid."""
+        into = self.rows.into.of(account)
+        return self.rows.out.of(account), into[self.rows.payer[into] != account]
+
+    def came_by(self, rows: Numbers) -> NDArray[np.int32]:
+        return self.links[rows, 0]
+
+    def chain_through(self, row: int) -> list[int]:
+        """The rows of the best chain through a row, in order; a chain that comes back ends where it began."""
+        steps = [row]
+        for _ in range(_MOST_STEPS):
+            before = int(self.links[steps[0], 1])
+            if before < 0 or before >= steps[0]:
+                break
+            steps.insert(0, before)
+        for _ in range(_MOST_STEPS):
+            after = int(self.links[steps[-1], 2])
+            if after <= steps[-1]:
+                break
+            steps.append(after)
+        return steps
+
+
+def rows_of(graph: Graph) -> Rows | None:
+    """The rows that a graph's folder keeps; None where it keeps none."""
+    if graph.rows is None or not len(graph.rows.time):
+        return None
+    payer, payee, time, amount, currency, _ = graph.rows
+    return Rows(graph.num_nodes, payer, payee, time, log_amounts(amount), currency)
+
+
+def open_row_evidence(folder: Path, graph: Graph, remedy: str = "") -> RowEvidence | None:
+    """What `MadeEvidence.save` wrote about the rows of a graph; None where it has none, FolderError for other files."""
+    if (rows := rows_of(graph)) is None or graph.rows is None:
+        return None
+    size, about = len(rows), graph.info["rows"]
+    is_row = (lambda block: (block >= -1) & (block < size), f"rows are 0 to {size - 1}, and -1 for none")
+    shapes = (size, NUM_KINDS), (size, 3), (rows.num_accounts, 2)
+    expected = zip(FILES, (np.float32, np.int32, np.int32), shapes, (FINITE, is_row, is_row), strict=True)
+    kept = (open_array(folder / name, dtype, shape, remedy, rule) for name, dtype, shape, rule in expected)
+    of_table = graph.rows.amount, graph.rows.number, about["steps"], tuple(about["currencies"])
+    return RowEvidence(rows, next(kept), next(kept), next(kept), *of_table)

@@ -1,0 +1,85 @@
+"""Burst: many rows of the edge table within an hour to three weeks, where the node usually has few.
+
+How it is measured, and its false alarms: `rows/burst.py`.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from hcm_scale.score.kinds.around import Around
+from hcm_scale.score.kinds.inputs import KindInputs
+from hcm_scale.score.kinds.kind import OF_ROWS, SURE_WITNESS, Column, Kind, Reason, Values
+from hcm_scale.score.kinds.row_phrases import evidence_of, length_text, time_text
+
+
+def _numbers(inputs: KindInputs) -> list[Values]:
+    assert inputs.rows is not None
+    return [inputs.rows.burst.of_accounts]
+
+
+def has_times(inputs: KindInputs) -> bool:
+    """Whether there are rows at more than one time."""
+    return inputs.rows is not None and bool(inputs.rows.rows.time[-1] > inputs.rows.rows.time[0])
+
+
+def _reason(around: Around) -> dict[str, Any]:
+    """How many rows the burst has, with how many partners, when and for how long, and how many are usual."""
+    rows, node = evidence_of(around), around.node
+    first, last = (int(row) for row in rows.bursts[node])
+    if first < 0 or last < first:
+        return {"value": around.number}
+    pays = bool(rows.rows.payer[first] == node)
+    own, ends = (rows.rows.payer, rows.rows.payee) if pays else (rows.rows.payee, rows.rows.payer)
+    every = np.flatnonzero(own == node)
+    inside = every[(every >= first) & (every <= last)]
+    begin, end = float(rows.rows.time[first]), float(rows.rows.time[last])
+    span = float(rows.rows.time[-1] - rows.rows.time[0])
+    usual = (len(every) - len(inside)) * (end - begin) / max(span, 1.0)
+    details = {"pays": pays, "partners": len(np.unique(ends[inside])), "begin": begin, "end": end, "steps": rows.steps}
+    return {"value": around.number, "usual": usual, "count": len(inside), "details": details}
+
+
+def _sentence(_: Any, r: Reason) -> str:
+    d = r.details
+    if not d:
+        return "it has far more payments at some time than it usually has"
+    partners = f"{'to' if d['pays'] else 'by'} {d['partners']:,} account{'s' * (d['partners'] != 1)}"
+    when = f"{'at' if d['steps'] else 'on'} {time_text(d['begin'], d['steps'], clock=False)}"
+    if d["end"] > d["begin"]:
+        when = f"within {length_text(d['end'] - d['begin'], d['steps'])} from {time_text(d['begin'], d['steps'])} on"
+    usual = f"{r.usual:,.1f}" if r.usual is not None and r.usual >= 0.1 else "hardly any"
+    return f"{r.count:,} payments {'out' if d['pays'] else 'in'} {partners} {when}, where {usual} are usual"
+
+
+def _row_sentence(evidence: Any, row: int) -> str:
+    kept = evidence.rows
+    rows = kept.rows
+    for own, by, whose in ((rows.payee, rows.into, "to its payee"), (rows.payer, rows.out, "by its payer")):
+        account = int(own[row])
+        first, last = kept.bursts[account]
+        if 0 <= first <= row <= last and own[first] == account:
+            count = np.count_nonzero((by.of(account) >= first) & (by.of(account) <= last))
+            length = length_text(float(rows.time[last] - rows.time[first]), kept.steps)
+            return f"it is one of {count:,} payments {whose} within {length}"
+    return "it is one of unusually many payments within a short time"
+
+
+BURST = Kind(
+    name="burst",
+    columns={"burst": Column("surprise of its busiest time (nats)", title="Burst")},
+    title="burst",
+    short="Burst",
+    help="Within an hour, a day, a week or three it has far more payments than usual, for it and for everybody at that "
+    "time. It counts beyond the 95% of the nodes that have the least of it.",
+    numbers=_numbers,
+    applies=has_times,
+    ranks_all_nodes=True,
+    zero_says_nothing=True,
+    tail=OF_ROWS,
+    tail_only=SURE_WITNESS,
+    reason=_reason,
+    sentence=_sentence,
+    row_title="part of a burst",
+    row_sentence=_row_sentence,
+)

@@ -1,0 +1,92 @@
+"""Phrases that sentences about rows of the edge table, such as payments, are made of: times, amounts, and rows."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from hcm_scale.base.text import clip
+from hcm_scale.rows.evidence import RowEvidence
+from hcm_scale.rows.rows import DAY, HOUR
+from hcm_scale.score.kinds.around import Around, Evidence
+from hcm_scale.score.kinds.phrases import ID_WIDTH
+
+_MOST_SHOWN = 5  # rows of a chain
+
+
+def evidence_of(around: Around) -> RowEvidence:
+    rows = around.evidence.rows
+    assert rows is not None  # kinds about rows apply where a graph keeps them
+    return rows
+
+
+def row_facts(evidence: Evidence, row: int) -> dict[str, Any]:
+    """A row as a person knows it: ids of both ends, seconds since 1970 or steps, amount and currency."""
+    rows: RowEvidence = evidence.rows
+    amount, code = float(rows.amounts[row]), int(rows.rows.currency[row])
+    ends = (evidence.graph.external_id(int(end[row])) for end in (rows.rows.payer, rows.rows.payee))
+    return {
+        **dict(zip(("payer", "payee"), ends, strict=True)),
+        **{"time": float(rows.rows.time[row]), "steps": rows.steps},
+        "amount": amount if np.isfinite(amount) else None,
+        "currency": rows.currencies[code] if code < len(rows.currencies) else None,
+    }
+
+
+def amount_text(facts: Mapping[str, Any]) -> str:
+    """Such as `930.00`, or `930.00 EUR`."""
+    amount = "" if facts["amount"] is None else f"{facts['amount']:,.2f}"
+    return f"{amount} {clip(facts['currency'], 12)}" if amount and facts["currency"] else amount
+
+
+def time_text(seconds: float, steps: bool, *, clock: bool = True) -> str:
+    """Such as `4 May 2024 10:12`; of steps their number.
+
+    >>> time_text(0.0, False), time_text(90_000.0, False), time_text(172_800.0, True)
+    ('1 January 1970', '2 January 1970 01:00', 'step 2')
+    """
+    if steps:
+        return f"step {seconds / (DAY if seconds % DAY == 0.0 else 1.0):,.0f}"
+    moment = datetime.fromtimestamp(seconds, UTC)
+    date = f"{moment.day} {moment:%B} {moment.year}"
+    return f"{date} {moment:%H:%M}" if clock and seconds % DAY else date
+
+
+def length_text(seconds: float, steps: bool) -> str:
+    """Such as `19 hours`, `3 days` or `2 steps`."""
+    if steps:
+        seconds, unit, word = seconds, DAY if seconds % DAY == 0.0 else 1.0, "step"
+    else:
+        unit, word = next(
+            (u, w) for u, w in ((DAY, "day"), (HOUR, "hour"), (60.0, "minute"), (0.0, "second")) if seconds >= 2 * u
+        )
+    count = max(1, round(seconds / (unit or 1.0)))
+    return f"{count:,} {word}{'s' * (count != 1)}"
+
+
+def chain_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows that follow each other: who paid whom, how much and when; of many the first and the last."""
+    shown = list(rows)
+    if len(rows) > _MOST_SHOWN:
+        shown = [*rows[: _MOST_SHOWN - 2], rows[-1]]
+    said = []
+    for number, row in enumerate(shown):
+        if number == _MOST_SHOWN - 2 and len(rows) > _MOST_SHOWN:
+            said.append("...")
+        payer, payee = (clip(row[end], ID_WIDTH) for end in ("payer", "payee"))
+        amount = f" {text}" if (text := amount_text(row)) else ""
+        said.append(
+            f"{payer} paid {payee}{amount} on {time_text(row['time'], row['steps'])}".replace(" on step", " at step")
+        )
+    return ", ".join(said)
+
+
+def round_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows that follow each other, and whether they come back."""
+    return f"{chain_text(rows)}{', back where it began' * (rows[0]['payer'] == rows[-1]['payee'])}"
+
+
+def times_text(ratio: float) -> str:
+    """Such as `12.0 times` or `8 % of`."""
+    return f"{ratio:,.1f} times" if ratio > 1.0 else f"{100 * ratio:.2g} % of"
