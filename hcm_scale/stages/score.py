@@ -61,7 +61,7 @@ from hcm_scale.stages.drift import drift
 from hcm_scale.stages.edges import Predicted, View, chunk_of, has_room, predict_views, sharings_of
 
 KIND = "hcm_scale scores"
-FORMAT = 13
+FORMAT = 14
 SCALE_FILE = "scale.safetensors"
 log = logging.getLogger(__name__)
 _MIN_CYCLES = 100  # chance makes all even in one graph of 2^100
