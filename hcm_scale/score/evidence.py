@@ -104,8 +104,8 @@ class WeightedEvidence(NamedTuple):
         """Double places by the kind of this row."""
         out = np.empty_like(self.places[row])
 
-        def fill(part: slice) -> None:
-            np.add(2 * self.places[row, part], self.halves[part] >> row & 1, out=out[part])
+        def fill(chunk: slice) -> None:
+            np.add(2 * self.places[row, chunk], self.halves[chunk] >> row & 1, out=out[chunk])
 
         run_in_slices(len(out), fill)
         return out
@@ -202,9 +202,9 @@ def join_groups(num_nodes: int, parts: Sequence[tuple[NDArray[np.int64], Weighte
     """The evidence of all nodes, from that of each group: the group's nodes, and their evidence within it."""
     score, halves = np.zeros(num_nodes), np.zeros(num_nodes, parts[0][1].halves.dtype)
     places = np.empty((len(parts[0][1].places), num_nodes), place_type(num_nodes))
-    for nodes, part in parts:
-        score[nodes], halves[nodes], places[:, nodes] = part.score, part.halves, part.places
-    sums = Sums(score, np.ones(num_nodes, bool), 1.0, parts=tuple((nodes, part.sums) for nodes, part in parts))
+    for nodes, of_group in parts:
+        score[nodes], halves[nodes], places[:, nodes] = of_group.score, of_group.halves, of_group.places
+    sums = Sums(score, np.ones(num_nodes, bool), 1.0, parts=tuple((nodes, of_group.sums) for nodes, of_group in parts))
     return WeightedEvidence(score, places, halves, sums)
 
 
@@ -212,9 +212,9 @@ def _gains_among(gains: "Gains", values: Values, has_value: HasValue) -> GainsOf
     """Gains of other nodes, as if they were among those that `gains` are of."""
     ordered = np.sort(gains.values if gains.has_value is None else gains.values[gains.has_value])
 
-    def of(part: slice) -> Gained:
+    def of(chunk: slice) -> Gained:
         return gains.by(
-            ranks_among(values[part], ordered), values[part], None if has_value is None else has_value[part]
+            ranks_among(values[chunk], ordered), values[chunk], None if has_value is None else has_value[chunk]
         )
 
     return of
@@ -223,9 +223,9 @@ def _gains_among(gains: "Gains", values: Values, has_value: HasValue) -> GainsOf
 def _add(gains_of: GainsOf, weight: float, *sums: Values) -> None:
     """Adds the weighted gains of all nodes to sums over the kinds: of plain gains, and of softened ones."""
 
-    def add(part: slice) -> None:
-        for total, gained in zip(sums, gains_of(part), strict=False):
-            total[part] += weight * gained
+    def add(chunk: slice) -> None:
+        for total, gained in zip(sums, gains_of(chunk), strict=False):
+            total[chunk] += weight * gained
 
     run_in_slices(len(sums[0]), add)
 
@@ -233,19 +233,19 @@ def _add(gains_of: GainsOf, weight: float, *sums: Values) -> None:
 def _add_alone(gains_of: GainsOf, weight: float, alone: Values, score: Values | None = None) -> None:
     """Adds softened gains to the score; of plain ones the largest counts."""
 
-    def add(part: slice) -> None:
-        plain, softened = gains_of(part)
-        np.maximum(alone[part], plain, out=alone[part])
+    def add(chunk: slice) -> None:
+        plain, softened = gains_of(chunk)
+        np.maximum(alone[chunk], plain, out=alone[chunk])
         if score is not None:
-            score[part] += weight * softened
+            score[chunk] += weight * softened
 
     run_in_slices(len(alone), add)
 
 
 def _halve(double: Places, halves: NDArray[Any], row: int) -> None:
-    def halve(part: slice) -> None:
-        halves[part] |= (double[part] & 1).astype(halves.dtype) << row
-        double[part] >>= 1
+    def halve(chunk: slice) -> None:
+        halves[chunk] |= (double[chunk] & 1).astype(halves.dtype) << row
+        double[chunk] >>= 1
 
     run_in_slices(len(double), halve)
 
@@ -269,11 +269,11 @@ def strongest(
     of_all = np.array([kind.ranks_all_nodes and not kind.zero_says_nothing for kind in kinds])
     of_all = of_all if (of_all & is_named).any() else np.ones(len(of_all), bool)
 
-    def fill(part: slice) -> None:
-        shares = (places[:, part] - 0.5) / np.maximum(num_ranked, 1.0)[:, None]
+    def fill(chunk: slice) -> None:
+        shares = (places[:, chunk] - 0.5) / np.maximum(num_ranked, 1.0)[:, None]
         shares[~is_named] = np.inf
-        shares[np.ix_(~of_all, ~has_neighbors[part])] = np.inf
-        best[part] = np.argmin(shares, axis=0)
+        shares[np.ix_(~of_all, ~has_neighbors[chunk])] = np.inf
+        best[chunk] = np.argmin(shares, axis=0)
 
     run_in_slices(len(best), fill)
     return best
@@ -330,10 +330,10 @@ class Gains(NamedTuple):
     varies: bool
     only: TailOnly | None = None
 
-    def of(self, part: slice) -> Gained:
+    def of(self, chunk: slice) -> Gained:
         """Gains of some of the nodes."""
-        has_value = None if self.has_value is None else self.has_value[part]
-        return self.by(ranks_of(self.double[part], self.size), self.values[part], has_value)
+        has_value = None if self.has_value is None else self.has_value[chunk]
+        return self.by(ranks_of(self.double[chunk], self.size), self.values[chunk], has_value)
 
     def by(self, ranks: Values, values: Values, has_value: HasValue) -> Gained:
         """Gains by these ranks and numbers."""

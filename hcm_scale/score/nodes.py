@@ -162,8 +162,8 @@ def mean_degree(degree: NDArray[np.int64]) -> float:
     4.0
     """
 
-    def sums(part: slice) -> list[float]:
-        linked = degree[part][degree[part] > 0]
+    def sums(chunk: slice) -> list[float]:
+        linked = degree[chunk][degree[chunk] > 0]
         return [float(np.log(linked).sum()), len(linked)]
 
     total, count = np.reshape(map_slices(len(degree), sums), (-1, 2)).sum(axis=0)
@@ -199,8 +199,8 @@ def stability(
         for kind, values in views.items():
             weight, (_, after) = kind.weight((usual or own).facts), kind_gains(kind, own, usual, values)
 
-            def fill(part: slice, kind: Kind = kind, weight: float = weight, after: Any = after) -> None:
-                out[part] += weight * (after(part).softened - before[kind](part).softened)
+            def fill(chunk: slice, kind: Kind = kind, weight: float = weight, after: Any = after) -> None:
+                out[chunk] += weight * (after(chunk).softened - before[kind](chunk).softened)
 
             run_in_slices(len(out), fill)
         return out

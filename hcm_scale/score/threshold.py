@@ -69,29 +69,29 @@ def _p_values(sums: Sums) -> Values:
     """P(a normal node has as much evidence), (n,)."""
     p = np.empty(len(sums.total))
     if sums.parts:
-        for nodes, part in sums.parts:
-            p[nodes] = _p_values(part)
+        for nodes, of_group in sums.parts:
+            p[nodes] = _p_values(of_group)
         return p
     surprise, dependence = _surprise_of_sum(sums)
     speaks = np.exp(-START) if sums.num_alone else 0.0
 
-    def fill(part: slice) -> None:
-        tail = _tail_alone(sums, part)
+    def fill(chunk: slice) -> None:
+        tail = _tail_alone(sums, chunk)
         both = np.where(
-            tail > START, np.maximum(surprise[part] - dependence * (tail - 1.0), 0.0) + tail, surprise[part]
+            tail > START, np.maximum(surprise[chunk] - dependence * (tail - 1.0), 0.0) + tail, surprise[chunk]
         )
-        p[part] = (1.0 - speaks) * np.exp(-both) + speaks * gammaincc(2.0, np.maximum(both - START, 0.0))
-        np.clip(p[part], LEAST_P, 1.0, out=p[part])
+        p[chunk] = (1.0 - speaks) * np.exp(-both) + speaks * gammaincc(2.0, np.maximum(both - START, 0.0))
+        np.clip(p[chunk], LEAST_P, 1.0, out=p[chunk])
 
     run_in_slices(len(p), fill)
     return p
 
 
-def _tail_alone(sums: Sums, part: slice, num_alone: int = 0) -> Values:
+def _tail_alone(sums: Sums, chunk: slice, num_alone: int = 0) -> Values:
     """The largest surprise of a kind of which the tail alone counts, less what their number makes likely."""
     if sums.alone is None:
-        return np.zeros(len(sums.total[part]))
-    return sums.alone[part] - np.log(num_alone or sums.num_alone)
+        return np.zeros(len(sums.total[chunk]))
+    return sums.alone[chunk] - np.log(num_alone or sums.num_alone)
 
 
 def _surprise_of_sum(sums: Sums) -> tuple[Values, float]:
@@ -129,9 +129,9 @@ class _Gamma(NamedTuple):
         """-log P(a number of it is as large), (n,)."""
         out = np.empty(len(total))
 
-        def fill(part: slice) -> None:
-            chance = gammaincc(self.shape, np.maximum(total[part] - self.begin, 0.0) / self.scale)
-            out[part] = -np.log(np.maximum(chance, LEAST_P)) / self.longer
+        def fill(chunk: slice) -> None:
+            chance = gammaincc(self.shape, np.maximum(total[chunk] - self.begin, 0.0) / self.scale)
+            out[chunk] = -np.log(np.maximum(chance, LEAST_P)) / self.longer
 
         run_in_slices(len(out), fill)
         return out
@@ -167,7 +167,7 @@ def discoveries(p: Values, rate: float) -> NDArray[np.bool_]:
     below = np.flatnonzero(ordered <= step * np.arange(1, len(few) + 1))
     out = np.zeros(len(p), bool)
     if len(below):
-        run_in_slices(len(p), lambda part: np.less_equal(p[part], ordered[below[-1]], out=out[part]))
+        run_in_slices(len(p), lambda chunk: np.less_equal(p[chunk], ordered[below[-1]], out=out[chunk]))
     return out
 
 
