@@ -205,7 +205,6 @@ class SamplingConfig:
     fan_out: list[str] = names(["all"])
     hub_cap: int | None = number(256, 1)
     backend: str = choice("numba", tables.BACKENDS)
-    whole_graph: bool = True  # steps on all nodes where a batch's neighbourhood would be most of them
 
 
 @dataclass
@@ -241,7 +240,6 @@ class ScoreConfig:
     max_neighbors: int | None = number(None, 1)
     state: str = choice("auto", tables.STATES)  # where embeddings and moments of edges are; auto: in memory if they fit
     precision: str = choice("auto", tables.PRECISIONS)  # of the products over edges, on a GPU
-    csv: bool = False  # write report/scores.csv, the whole list as text
     copy_to: str | None = None  # a URL or folder that gets the ranked list and the report once they are made
 
 
@@ -280,7 +278,6 @@ class Config:
     world: WorldConfig = field(default_factory=WorldConfig)
     track: TrackConfig = field(default_factory=TrackConfig)
     seed: int = number(0, 0, 2**31 - 1)
-    data_dir: str = "data"
     run_dir: str = "runs/default"
     share_dir: str | None = None
     log: str = choice("text", ("text", "json"))
@@ -353,8 +350,11 @@ def inert_options(section: type = Config, prefix: str = "") -> Iterator[str]:
 _TORCHRUN = "the ranks of several machines are started by torchrun or srun (docs/gpus.md)"
 _REMOVED = {  # what to do without an option that earlier versions had
     "attributes.standardise": "features are brought to mean 0 and deviation 1",
+    "data_dir": "HCM_DATA in the environment names the folder of the data sets",
     "posterior.trend_every": "python -m bench convergence shows what each sample adds",
     "sampling.first_hop": "a GCN's first layer sums over all neighbours; model.encoder=sage draws in every layer",
+    "sampling.whole_graph": "with sampling.hub_cap=null no step is on all nodes of a graph",
+    "score.csv": "hcm-scale export RUN list.csv",
     "shards.shard_pairs": "a file of labels has about a million pairs",
     "world.nodes": _TORCHRUN,
     "world.rendezvous": _TORCHRUN,

@@ -1,6 +1,7 @@
 """Fixtures shared by all rooms: random graphs, and the real data sets where they are at hand."""
 
 import contextlib
+import fcntl
 import json
 import logging
 import os
@@ -8,6 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 import urllib.request
@@ -27,32 +29,58 @@ from hypothesis import HealthCheck, settings
 from scipy import sparse
 
 from hcm_scale import plugins
-from hcm_scale.base.kernel_cache import is_compiled
+from hcm_scale.base.kernel_cache import is_compiled, kernel_folder
 
 settings.register_profile(
-    "default", deadline=None, derandomize=True, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
+    "default", deadline=None, derandomize=True, max_examples=25, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("default")
 numba.set_num_threads(1)
 
+LOCK = "tests.lock"  # among the compiled kernels
 LONGEST = (  # files that take over ten seconds, in `make test` and then in the gate; the longest first
-    *("sweep/test_study", "run/test_trained", "hops/test_label", "fault/test_surroundings", "ranks/test_launch"),
-    *("fault/test_hostile_runs", "test_plugins", "run/test_pipeline", "run/test_new_edges", "cli/test_main"),
-    *("fault/test_stuck", "fault/test_damage", "stages/test_train", "test_model", "sweep/test_collect"),
-    *("test_bounds", "test_warm", "test_interpreted", "fault/test_stop", "test_same_bytes", "detector/test_docs"),
-    *("bench/test_accuracy", "sweep/test_search", "test_wheel", "base/test_jit", "fault/test_kill"),
+    *("run/test_pipeline", "fault/test_surroundings", "ranks/test_launch", "test_imports", "score/test_nodes"),
+    *("test_plugins", "fault/test_sent_runs", "run/test_trained", "cli/test_main", "sweep/test_study"),
+    *("fault/test_hostile_runs", "stages/test_train", "rows/test_flow", "edges/test_new", "ingest/test_tables"),
+    *("detector/test_docs", "fault/test_stop", "test_same_bytes", "ranks/test_scoring", "fault/test_kill"),
+    *("test_bounds", "test_interpreted", "run/test_memory", "bench/test_accuracy", "test_warm", "sweep/test_search"),
+    *("test_wheel", "base/test_jit"),
 )
 
 
-def pytest_sessionstart(session: pytest.Session) -> None:
-    """Compiles the kernels of a run, once: tests side by side would each compile most of them."""
-    is_side_by_side = getattr(session.config.option, "numprocesses", None) and not hasattr(
-        session.config, "workerinput"
-    )
-    if is_side_by_side and not session.config.option.collectonly and not is_compiled():
-        from helpers import compiled_kernels  # imports all that a run does
+compiling: "list[subprocess.Popen[bytes]]" = []
 
-        compiled_kernels()
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Begins to compile the kernels of a run, once: tests side by side would each compile most of them.
+
+    Meanwhile tests are collected; then they wait for a lock that ends with the process that compiles.
+    """
+    is_side_by_side = getattr(session.config.option, "numprocesses", None) and not is_worker(session)
+    folder = kernel_folder()
+    if folder and is_side_by_side and not session.config.option.collectonly and not is_compiled():
+        code = "from helpers import compiled_kernels; compiled_kernels()"
+        paths = {"PYTHONPATH": os.pathsep.join(map(str, Path(__file__).resolve().parents[:2]))}
+        with open(folder / LOCK, "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            command = [sys.executable, "-c", code]
+            compiling.append(subprocess.Popen(command, env=os.environ | paths, pass_fds=[lock.fileno()]))
+
+
+def pytest_runtestloop(session: pytest.Session) -> None:
+    folder = kernel_folder()
+    if is_worker(session) and folder and (folder / LOCK).exists():
+        with open(folder / LOCK) as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+
+
+def pytest_sessionfinish() -> None:
+    for process in compiling:
+        process.wait()
+
+
+def is_worker(session: pytest.Session) -> bool:
+    return hasattr(session.config, "workerinput")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -19,6 +19,7 @@ from hcm_scale.synthetic.families import community
 from hcm_scale.synthetic.inject import inject
 
 ROOT = Path(__file__).resolve().parents[1]
+WARMED = "warmed"
 FAST: dict[str, Any] = {
     "hops.num_sources": 100,
     "hops.pairs_per_class": 30,
@@ -64,11 +65,15 @@ def small_detector(data: Any = None, **parameters: Any) -> HCM:
 
 
 def compiled_kernels() -> Path:
-    """The folder of this checkout's compiled kernels; those of a default run are compiled first if they are missing."""
-    if not is_compiled():
-        subprocess.run([sys.executable, "-m", "hcm_scale", "warm"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    """The folder of this checkout's compiled kernels; if they are missing, those that `warm` compiles are made first.
+
+    The names of their files are then in `WARMED`, there.
+    """
     folder = kernel_folder()
     assert folder is not None
+    if not is_compiled():
+        subprocess.run([sys.executable, "-m", "hcm_scale", "warm"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        (folder / WARMED).write_text("\n".join(path.name for path in folder.glob("*.nb?")))
     return folder
 
 

@@ -68,12 +68,23 @@ def write_data(folder: Path) -> None:
     np.savez(folder / "graph.npz", edge_index=pairs.T, x=x)
 
 
-def run(checkout: Path, options: list[str], run_dir: Path) -> None:
-    command = [sys.executable, "-m", "hcm_scale", "run", *SHORT, *options, f"run_dir={run_dir}", "graph.name=same"]
+RUNS = """
+import json, sys
+from hcm_scale.cli.main import main
+sys.exit(max(main(words) for words in json.load(sys.stdin)))
+"""
+
+
+def run(checkout: Path, names: Sequence[str], data: Path, out: Path, changed: Sequence[str] = ()) -> None:
+    """Runs configurations of a checkout, in one process, each into a folder of its name; `changed` are more options."""
+    fixed = [*SHORT, "graph.name=same"]
+    filled = {name: [option.format(data=data) for option in CONFIGURATIONS[name]] for name in names}
+    words = [["run", *fixed, *filled[name], f"run_dir={out / name}", *changed] for name in names]
     environment = os.environ | {"PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "2"}
-    done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True)
+    command = {"cwd": checkout, "env": environment, "input": json.dumps(words), "capture_output": True, "text": True}
+    done = subprocess.run([sys.executable, "-c", RUNS], **command)
     if done.returncode:
-        raise SystemExit(f"{checkout}: {' '.join(command)} failed\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        raise SystemExit(f"{checkout}: {', '.join(names)} failed\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
 
 
 def artifacts(run_dir: Path) -> dict[str, Any]:
@@ -105,32 +116,26 @@ def timeless(value: Any) -> Any:
     return [timeless(item) for item in value] if isinstance(value, list) else value
 
 
-def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    lines = [f"differs: {name}" for name in sorted(before.keys() & after.keys()) if before[name] != after[name]]
-    one_sided = sorted(before.keys() ^ after.keys())
-    return lines + [f"only {'before' if name in before else 'after'}: {name}" for name in one_sided]
-
-
-def compare(name: str, before: Path, after: Path, scratch: Path, changed: Sequence[str] = ()) -> tuple[int, list[str]]:
-    """How many files both checkouts write for a configuration, and a line for each that differs.
-
-    The run of `after` also has the options `changed`, on which its files must not depend.
-    """
-    write_data(scratch)
-    filled, found = [option.format(data=scratch) for option in CONFIGURATIONS[name]], []
-    for side, checkout, options in (("before", before, filled), ("after", after, [*filled, *changed])):
-        run(checkout, options, scratch / side / name)
-        found.append(artifacts(scratch / side / name))
-    return len(found[0].keys() & found[1].keys()), differences(*found)
+def compare(before: Path, after: Path) -> tuple[int, list[str]]:
+    """How many files two runs have in common, and a line for each that differs."""
+    one, other = artifacts(before), artifacts(after)
+    shared = one.keys() & other.keys()
+    lines = [f"differs: {name}" for name in sorted(shared) if one[name] != other[name]]
+    lines += [f"only {'before' if name in one else 'after'}: {name}" for name in sorted(one.keys() ^ other.keys())]
+    return len(shared), lines
 
 
 def main() -> int:
     checkouts = [Path(argument).resolve() for argument in sys.argv[1:3]]
     checkouts += [Path(__file__).resolve().parents[1]] * (2 - len(checkouts))
-    num_equal, failed = 0, False
-    with tempfile.TemporaryDirectory(prefix="same-bytes-") as scratch:
-        for name in sys.argv[3:] or CONFIGURATIONS:
-            shared, lines = compare(name, *checkouts, Path(scratch))
+    num_equal, failed, names = 0, False, sys.argv[3:] or [*CONFIGURATIONS]
+    with tempfile.TemporaryDirectory(prefix="same-bytes-") as name:
+        scratch = Path(name)
+        write_data(scratch)
+        for side, checkout in zip(("before", "after"), checkouts, strict=True):
+            run(checkout, names, scratch, scratch / side)
+        for name in names:
+            shared, lines = compare(scratch / "before" / name, scratch / "after" / name)
             num_equal, failed = num_equal + shared, failed or bool(lines)
             print(f"{name:<10} {shared} files in both", *lines, sep="\n    " if lines else " ", flush=True)
     print("different" if failed else f"{num_equal} files are equal")

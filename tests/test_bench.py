@@ -37,8 +37,16 @@ def theme(monkeypatch):
     return install
 
 
-@pytest.mark.gate
-@pytest.mark.parametrize("name", [*command.THEMES, *command.NEEDS_GPU])
+QUICK = ("labels", "train", "score")  # the other themes are slow tests
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.gate if name in QUICK else pytest.mark.slow)
+        for name in (*command.THEMES, *command.NEEDS_GPU)
+    ],
+)
 def test_theme__runs_on_tiny_data(name, capsys, tmp_path):
     assert run_theme(name, "smoke", 1, tmp_path)
     assert f"# {name}, smoke" in capsys.readouterr().out

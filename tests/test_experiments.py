@@ -63,7 +63,6 @@ def test_data__is_read_from_the_users_folder(monkeypatch):
     config = composed("experiment=paper/flickr")
     assert isinstance(config.graph, MatrixGraph)
     assert config.graph.path == "/somewhere/Flickr.mat"
-    assert composed("experiment=paper/flickr", "data_dir=here").graph.path == "here/Flickr.mat"
     monkeypatch.delenv("HCM_DATA")
     assert composed("experiment=paper/flickr").graph.path == "data/Flickr.mat"
 
@@ -82,9 +81,10 @@ def write_acm(folder, num_nodes=700, num_attributes=60) -> None:
 
 
 @pytest.mark.parametrize("family", ["paper", "best"])
-def test_acm__runs_on_a_file_of_its_keys(tmp_path, family):
+def test_acm__runs_on_a_file_of_its_keys(tmp_path, monkeypatch, family):
     write_acm(tmp_path)
-    config = composed(f"experiment={family}/acm", f"data_dir={tmp_path}", *SHORT)
+    monkeypatch.setenv("HCM_DATA", str(tmp_path))
+    config = composed(f"experiment={family}/acm", *SHORT)
     config.run_dir = str(tmp_path / "run")
     pipeline.run(config, until="score")
     metrics = score.open_scores(tmp_path / "run" / "scores").metrics
@@ -94,9 +94,9 @@ def test_acm__runs_on_a_file_of_its_keys(tmp_path, family):
 
 
 @pytest.mark.parametrize("family", ["paper", "best"])
-def test_amazon__runs_on_the_real_file(tmp_path, real_data, family):
-    folder = real_data("Amazon.mat").parent
-    config = composed(f"experiment={family}/amazon", f"data_dir={folder}", *SHORT)
+def test_amazon__runs_on_the_real_file(tmp_path, real_data, monkeypatch, family):
+    monkeypatch.setenv("HCM_DATA", str(real_data("Amazon.mat").parent))
+    config = composed(f"experiment={family}/amazon", *SHORT)
     config.run_dir = str(tmp_path)
     pipeline.run(config, until="score")
     metrics = score.open_scores(tmp_path / "scores").metrics
@@ -106,9 +106,9 @@ def test_amazon__runs_on_the_real_file(tmp_path, real_data, family):
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_blogcatalog__best_stays_in_its_range(tmp_path, real_data):
-    folder = real_data("BlogCatalog.mat").parent
-    config = composed("experiment=best/blogcatalog", f"data_dir={folder}", "seed=0")
+def test_blogcatalog__best_stays_in_its_range(tmp_path, real_data, monkeypatch):
+    monkeypatch.setenv("HCM_DATA", str(real_data("BlogCatalog.mat").parent))
+    config = composed("experiment=best/blogcatalog", "seed=0")
     config.run_dir = str(tmp_path)
     pipeline.run(config, until="score")
     metrics = score.open_scores(tmp_path / "scores").metrics

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 from helpers import lend_kernels
-from same_bytes import compare
+from same_bytes import compare, run, write_data
 
 ROOT = Path(__file__).resolve().parents[1]
+NAMES = ["tables", "directed", "sampled"]
 BEFORE = os.environ.get("HCM_BEFORE", "HEAD~1")
 
 
@@ -32,30 +33,56 @@ def git(*arguments: str) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def before(tmp_path_factory) -> Path:
-    """The sources of the previous commit."""
+def data(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    write_data(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def now(data, tmp_path_factory) -> Path:
+    """A run of each configuration, by its name."""
+    out = tmp_path_factory.mktemp("now")
+    run(ROOT, NAMES, data, out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def before(data, tmp_path_factory) -> Path:
+    """The same by the previous commit."""
     if b"\nBytes change:" in git("log", "--format=%n%B", f"{BEFORE}..HEAD"):
         pytest.skip(f"a commit since {BEFORE} says that bytes change")
     folder = tmp_path_factory.mktemp("before")
     with tarfile.open(fileobj=io.BytesIO(git("archive", BEFORE, "hcm_scale", "conf"))) as archive:
         archive.extractall(folder, filter="data")
     lend_kernels(sys.executable, folder, os.environ | {"PYTHONPATH": str(folder)})
-    return folder
+    run(folder, NAMES, data, folder / "runs")
+    return folder / "runs"
 
 
 @pytest.mark.gate
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("name", ["tables", "grid"])
-def test_run__writes_the_same_bytes_with_another_number_of_threads(name, tmp_path):
-    num_files, different = compare(name, ROOT, ROOT, tmp_path, ["world.threads=1"])
+def test_run__writes_the_same_bytes_with_another_number_of_threads(now, data, tmp_path):
+    check_threads("tables", now, data, tmp_path)
+
+
+@pytest.mark.slow
+def test_run_of_a_grid__writes_the_same_bytes_with_another_number_of_threads(data, tmp_path):
+    run(ROOT, ["grid"], data, tmp_path / "wide")
+    check_threads("grid", tmp_path / "wide", data, tmp_path)
+
+
+def check_threads(name: str, wide: Path, data: Path, scratch: Path) -> None:
+    run(ROOT, [name], data, scratch / "one", ["world.threads=1"])
+    num_files, different = compare(wide / name, scratch / "one" / name)
     assert num_files > 20
     assert different == []
 
 
 @pytest.mark.gate
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("name", ["tables", "directed", "sampled"])
-def test_run__writes_the_same_bytes_as_the_previous_commit(name, before, tmp_path):
-    num_files, different = compare(name, before, ROOT, tmp_path)
+@pytest.mark.parametrize("name", NAMES)
+def test_run__writes_the_same_bytes_as_the_previous_commit(name, before, now):
+    num_files, different = compare(before / name, now / name)
     assert num_files > 20
     assert different == []

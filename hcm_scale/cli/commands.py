@@ -137,7 +137,7 @@ def _remove(path: Path) -> None:
 
 
 def collect(arguments: list[str]) -> str:
-    """The runs of a sweep as a table and figures: `hcm-scale collect FOLDER`."""
+    """The runs of a sweep as a table: `hcm-scale collect FOLDER`."""
     parser = Parser("collect", collect.__doc__)
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="of a sweep, such as multirun/blogcatalog")
     given = parser.parse_args(arguments)
@@ -148,7 +148,7 @@ def collect(arguments: list[str]) -> str:
 
 REQUIRED = ("torch", "torch-geometric", "numba", "numpy", "scipy", "pyarrow", "hydra-core", "safetensors")
 EXTRAS = {  # the extra that brings it: (a module of it, what it is for)
-    "plots": ("matplotlib", "figures of sweeps"),
+    "plots": ("matplotlib", "found.plot in Python"),
     "tune": ("optuna", "sweep=optuna"),
     "sweeps": ("submitit", "sweeps on SLURM and in parallel"),
     "sparse": ("torch_sparse", "sampling.backend=torch_sparse"),
@@ -315,17 +315,16 @@ def _check_file(file: Path, endings: tuple[str, ...] = _TABLES) -> None:
 
 
 def inspect_path(arguments: list[str]) -> str:
-    """What a folder of a run holds: `hcm-scale inspect PATH [--verify]`.
+    """What a run or a graph folder holds: `hcm-scale inspect PATH [--verify]`.
 
-    PATH is a run, or its graph, labels, samples or scores. `--verify` reads every byte and compares it with the hash
-    that was written with it.
+    `--verify` reads every byte and compares it with the hash that was written with it.
     """
     parser = Parser("inspect", inspect_path.__doc__)
-    parser.add_argument("path", type=Path, metavar="PATH", help="a run, or a folder that one wrote")
+    parser.add_argument("path", type=Path, metavar="PATH", help="a run, or a folder with a graph")
     parser.add_argument("--verify", action="store_true", help="check every byte against its hash")
     given = parser.parse_args(arguments)
     if not given.path.is_dir():
-        raise ValueError(f"{given.path} is not a folder; inspect takes a run, a graph, labels, samples or scores")
+        raise ValueError(f"{given.path} is not a folder; inspect takes a run or a graph")
     from hcm_scale.cli.inspect import inspect
 
     return inspect(given.path, given.verify)

@@ -67,7 +67,7 @@ def read_words(command: str, words: Sequence[str]) -> Request:
     """The request that the words behind a command make; ValueError names the first word that is wrong."""
     for word, (key, value) in zip(words, map(split, words), strict=True):
         remote.refuse_secrets(*(("graph.path", word) if remote.is_url(word) else (key, value.strip("'\""))))
-        if key in ("run_dir", "share_dir", "data_dir"):
+        if key in ("run_dir", "share_dir"):
             remote.refuse_url(key, value.strip("'\""))
     until, words = _take_until(words) if command == "run" else ("report", words)
     edges = [word.removeprefix("edge=") for word in words if word.startswith("edge=")] if command == "explain" else []

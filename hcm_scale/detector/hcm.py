@@ -177,6 +177,11 @@ class HCM(Results, Parameters):
         label_column: str | None = None,
         node_type_column: str | None = None,
         node_type: Any = None,
+        source: str | None = None,
+        target: str | None = None,
+        time: str | None = None,
+        amount: str | None = None,
+        currency: str | None = None,
     ) -> Self:
         """Scores every node of a graph.
 
@@ -186,7 +191,8 @@ class HCM(Results, Parameters):
             A torch_geometric `Data` with edge_index and x, or `HeteroData`; a networkx graph, whose node attributes are
             used; a table of edges, or a pair of (edges, nodes), in pandas, Polars or Arrow or as paths of Parquet or
             CSV, nodes of several types as a dict of tables or `users.csv,shops.csv`; (scipy sparse adjacency,
-            attributes); a `Graph`; the path of a graph folder, .mat or .npz.
+            attributes); events as a torch_geometric `TemporalData` or (edge_index, edge_attr, time); a `Graph`; the
+            path of a graph folder, .mat or .npz.
         label : array of 0 and 1, optional
             Known anomalies, reported on and never learned from. A pandas Series whose index holds the ids is taken by
             id. `y` of a `Data` is the default if it holds 0 and 1.
@@ -204,11 +210,17 @@ class HCM(Results, Parameters):
             compared with those of their own type. Else a column `type` or `node_type`.
         node_type : array of text or numbers, optional
             The type of each node, in node order, for other data.
+        source, target : str, optional
+            Short for source_column and target_column.
+        time, amount, currency : str, optional
+            Columns of the edge table by which its rows, such as payments, are judged by themselves; else as types and
+            names say. `edges_` ranks the rows then.
         """
         self._fitted = None
         is_taught = inputs.has_unknown(y)
         label = inputs.find_label(data, label, None if is_taught else y)
-        named = source_column, target_column, id_column, label_column, node_type_column
+        ends = source_column or source, target_column or target
+        named = *ends, id_column, label_column, node_type_column, time, amount, currency
         columns = dict(zip(inputs.COLUMNS, named, strict=True))
         self._fitted = self._run(inputs.read_input(data), columns, label=label, node_type=node_type)
         run = self._fitted.run

@@ -8,6 +8,7 @@
 | (scipy sparse adjacency, attributes)                      | MatrixGraph  |
 | the path of a .mat, .npz or .npy, or a folder of .npy     | MatrixGraph  |
 | (edge_index, x)                                           | MatrixGraph  |
+| (edge_index, edge_attr, time), `TemporalData`             | TablesGraph  |
 | a torch_geometric `Data`                                  | PygGraph     |
 
 Options of `graph.` are checked against the section. Files are read by the run itself, as on the command line; data in
@@ -41,13 +42,14 @@ from hcm_scale.ingest.tables import ColumnLine
 from hcm_scale.run import sources
 
 log = logging.getLogger(__name__)
-COLUMNS = ("source_column", "target_column", "id_column", "label_column", "node_type_column")  # of `fit`, for tables
+_OF_ROWS = ("time_column", "amount_column", "currency_column")
+COLUMNS = ("source_column", "target_column", "id_column", "label_column", "node_type_column", *_OF_ROWS)  # of `fit`
 Read = Callable[[Path, Any, list[Encoding] | None], Graph]
 _NETWORKX = "a networkx graph"
 _LEGAL = (
     "a torch_geometric Data or HeteroData, a networkx graph, tables of edges or of (edges, nodes) in pandas, Polars, "
-    "Arrow or files (nodes also as a dict of tables by type), (scipy sparse adjacency, attributes), (edge_index, x), a "
-    "Graph, or the path of a graph"
+    "Arrow or files (nodes also as a dict of tables by type), (scipy sparse adjacency, attributes), (edge_index, x), "
+    "(edge_index, edge_attr, time), a torch_geometric TemporalData, a Graph, or the path of a graph"
 )
 
 
@@ -74,8 +76,9 @@ def read_input(data: Any) -> Input:
     if isinstance(data, Graph):
         return Input("a Graph", FolderGraph(), lambda out, section, _: data, in_memory=True)
     if hasattr(data, "src") and hasattr(data, "num_events"):
-        call = "fit(pandas.DataFrame({'src': data.src, 'dst': data.dst, 't': data.t}))"
-        raise TypeError(f"data is a TemporalData, which is read as a table of events, with columns of msg too: {call}")
+        data = libraries.event_table((data.src, data.dst), data.msg, data.t)
+    if isinstance(data, tuple) and len(data) == 3:  # (edge_index, edge_attr, time)
+        data = libraries.event_table(*data)
     if _is_pyg(data):
         read: Read = lambda out, section, _: read_data(out, data, policy=sources.policy_of(section))  # noqa: E731
         lines = libraries.field_lines(data)

@@ -29,6 +29,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
@@ -85,6 +86,26 @@ def hetero_tables(data: Any) -> tuple[pa.Table, dict[str, pa.Table]]:
             ends = zip(_END_COLUMNS, (source, target), _ends_of(store, "the HeteroData")[:2], strict=True)
             edges.append(pa.table({end: nodes[name]["id"].take(pa.array(index)) for end, name, index in ends}))
     return pa.concat_tables(edges), nodes
+
+
+def event_table(ends: Any, values: Any, time: Any) -> pa.Table:
+    """A table of events of their ends (2, E), values of each (E,) or (E, k) or None, and times (E,).
+
+    One value of each is its amount; several are columns `value_0`, `value_1`, ...
+    """
+    arrays = [_as_numpy(array) for array in (ends[0], ends[1], time)]
+    columns = dict(zip(("source", "target", "time"), arrays, strict=True))
+    if values is not None and (wide := _as_numpy(values)).size:
+        wide = wide.reshape(len(wide), -1)
+        names = ["amount"] if wide.shape[1] == 1 else [f"value_{k}" for k in range(wide.shape[1])]
+        columns |= dict(zip(names, wide.T, strict=True))
+    if len(lengths := {name: len(array) for name, array in columns.items()}.values()) and len({*lengths}) > 1:
+        raise InputError(f"edge_index, edge_attr and time have {', '.join(map(str, lengths))} entries; legal are equal")
+    return pa.table(columns)
+
+
+def _as_numpy(array: Any) -> NDArray[Any]:
+    return np.asarray(array.detach().cpu() if hasattr(array, "detach") else array)
 
 
 def field_lines(data: Any) -> list[ColumnLine]:

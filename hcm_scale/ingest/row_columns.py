@@ -128,20 +128,17 @@ class RowColumns:
                 how = "dates" if not (kept % _DAY).any() else "dates and times"
                 if pa.types.is_integer(self.files.type_of(self.time)):
                     how = "times since 1970"
-            order = "in order" if not (np.diff(kept) < 0).any() else "not in order, which is no matter"
-            notes = [f"the time of each row: {how}, {order}"]
+            notes = [how, "sorted" if not (np.diff(kept) < 0).any() else "not sorted"]
             if num := int(np.count_nonzero(has_ends & ~is_kept)):
-                notes.append(f"{num:,} rows have none and are not judged by themselves")
+                notes.append(f"{num:,} have none")
             if num := int(np.count_nonzero(is_kept & ~is_near)):
-                notes.append(f"{num:,} lie far from all others and are not judged by themselves")
-            self.lines[self.time] = "; ".join(notes)
+                notes.append(f"{num:,} far from all others are not judged by it")
+            self.lines[self.time] = f"the time of each row ({', '.join(notes)})"
         if self.amount:
             amount = every["row amount"][is_kept]
-            notes = ["the amount of each row"]
-            for what, is_so in (("missing", ~np.isfinite(amount)), ("0 or negative", amount <= 0.0)):
-                if num := int(np.count_nonzero(is_so)):
-                    notes.append(f"{num:,} are {what}: those rows have no amount to compare")
-            self.lines[self.amount] = "; ".join(notes)
+            counts = {"missing": ~np.isfinite(amount), "not above 0": amount <= 0.0}
+            notes = [f"{num:,} {what}" for what, is_so in counts.items() if (num := int(np.count_nonzero(is_so)))]
+            self.lines[self.amount] = "the amount of each row" + f" ({', '.join(notes)})" * bool(notes)
         if self.currency:
             column = self._columns["row currency"][1]
             self.currencies = list(column.values[:-1] if len(column.values) > 64 else column.values)

@@ -3,7 +3,7 @@
 `write_report` turns the outcome of a run into one small JSON-able dict and writes that dict, and the page made from it
 alone, so a page can be made again from its report.json. Size: a few megabytes whatever the graph (the first
 `table_rows` nodes, `top` explanations and those of their groups, thinned curves). Memory: the score columns and what
-`Evidence` holds. On request `scores.csv` beside them is the whole ranked table as text, a batch at a time in memory.
+`Evidence` holds.
 
 `notebook_html` is the ranked list as a piece of HTML for a notebook: the first rows, and the report's pictures of all
 scores. Its style holds within one element, so that it changes nothing else of the notebook; it has no script.
@@ -32,7 +32,7 @@ from hcm_scale.rows.evidence import open_row_evidence
 from hcm_scale.score.table import RankedFile, kinds_of, plain_schema, ranked_by, read_scores
 
 FORMAT = 11
-JSON_FILE, HTML_FILE, CSV_FILE = "report.json", "report.html", "scores.csv"
+JSON_FILE, HTML_FILE = "report.json", "report.html"
 _WHOLE_COLUMNS = ("node", "p", "flagged", "evidence", "type", "y", "kind")  # read of all nodes, beside scores and ranks
 _NUM_NEIGHBORS = 8  # listed per explained node
 _NUM_BY_KIND = 10  # nodes shown of each kind of evidence
@@ -85,12 +85,11 @@ def write_report(
     *,
     top: int = 10,
     table_rows: int = 20_000,
-    csv: bool = False,
     strange_edges: Callable[[Evidence], dict[str, Any] | None] = lambda evidence: None,
 ) -> dict[str, Any]:
     """Writes report.json and report.html into the folder `out` and returns the report.
 
-    `csv` writes the whole table to scores.csv too. `strange_edges` makes what the page shows of edges.
+    `strange_edges` makes what the page shows of edges.
     """
     graph, labels = scored.graph, about.labels
     file, top = RankedFile(scored.scores), min(top, graph.num_nodes)
@@ -119,18 +118,11 @@ def write_report(
         "top": _cards(evidence, top, findings["groups"]),
     }
     report = _json_safe(report)
-    _write(Path(out), report, file if csv else None)
-    return report
-
-
-def _write(folder: Path, report: dict[str, Any], csv_of: RankedFile | None) -> None:
-    """Fills the folder; `csv_of` is the table that becomes scores.csv."""
+    folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     files.write_json(folder / JSON_FILE, report, sort_keys=False, indent=None)  # the order decides colours on the page
     files.write_bytes(folder / HTML_FILE, page.render(report).encode())
-    if csv_of is not None:
-        with files.replacing_file(folder / CSV_FILE) as fresh, fresh.open("wb") as sink:
-            stream_csv(sink, (batch for _, batch in csv_of.batches()), csv_of.schema)
+    return report
 
 
 def _findings(evidence: Evidence, table: pa.Table, num_rows: int, facts: Mapping[str, Any]) -> dict[str, Any]:

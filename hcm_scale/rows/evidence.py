@@ -17,6 +17,8 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from hcm_scale.base.npy import FINITE, open_array, save_npy
@@ -38,13 +40,18 @@ _MOST_STEPS = 64  # of a chain, either way
 
 @dataclass(frozen=True, eq=False)
 class MadeEvidence:
-    """The four kinds over the rows of one table, each made when it is first asked for."""
+    """The four kinds over the rows of one table, each made when it is first asked for.
+
+    `before` are rows of the same accounts in an earlier table, which histories know; `cuts` are those of its history.
+    """
 
     rows: Rows
+    before: Rows | None = None
+    cuts: Values | None = None
 
     @cached_property
     def history(self) -> History:
-        return history(self.rows)
+        return history(self.rows, self.before, self.cuts)
 
     @cached_property
     def burst(self) -> Burst:
@@ -147,6 +154,21 @@ def rows_of(graph: Graph) -> Rows | None:
         return None
     payer, payee, time, amount, currency, _ = graph.rows
     return Rows(graph.num_nodes, payer, payee, time, log_amounts(amount), currency)
+
+
+def rows_before(graph: Graph, earlier: Graph) -> Rows | None:
+    """The rows that an earlier graph keeps between accounts of this one, by their ids; None where there are none."""
+    rows = rows_of(earlier)
+    if rows is None or rows_of(graph) is None:
+        return None
+    own, others = (pa.array(np.arange(g.num_nodes)) if g.ids is None else g.ids for g in (graph, earlier))
+    if own.type != others.type:
+        return None
+    node = pc.index_in(others, own).fill_null(-1).to_numpy(zero_copy_only=False)
+    payer, payee = node[rows.payer], node[rows.payee]
+    is_kept = (payer >= 0) & (payee >= 0)
+    columns = (payer, payee, rows.time, rows.amount, rows.currency)
+    return Rows(graph.num_nodes, *(column[is_kept] for column in columns))
 
 
 def open_row_evidence(folder: Path, graph: Graph, remedy: str = "") -> RowEvidence | None:

@@ -10,10 +10,11 @@ the usual one as if five rows had it. Currencies are compared by themselves: eac
 Rows without an amount are as if they were not there.
 
 An account's evidence is how many of its rows, at either end, are among the first e^-3, e^-4 or e^-5 of all rows,
-against what its number of rows leads to expect: the most surprising of the three. Many odd rows say more than one that
-is very odd. The shape of the null (rows.py) is the largest at which no more than a twentieth of the accounts looks
-strange. False alarms: one who pays rarely, and each time another amount. Cost: a sort of the amounts of each account,
-and of the pairs; memory 56 bytes a row.
+against how many are so of like rows, whose payees receive about as often: a shop's tickets are less regular than a
+rent. The most surprising of the three counts: many odd rows say more than one that is very odd. The shape of the null
+(rows.py) is the largest at which no more than a twentieth of the accounts looks strange. False alarms: one who pays
+rarely, and each time another amount. Cost: a sort of the amounts of each account, and of the pairs; memory 56 bytes a
+row.
 """
 
 import math
@@ -33,32 +34,53 @@ _USUAL_SPREAD = 0.7  # of log amounts, where no account shows one
 _SOME_ROWS = 4
 _APART, _SAME = 7 * DAY, 0.1  # seconds, and log amounts, of payments that recur
 _DRAWN = 64  # rows of a pair that are looked at
+_DIGITS = 20  # classes of accounts by their number of rows
+_PRIOR_OF_CLASS = 50.0  # rows
 
 
 class History(NamedTuple):
-    """Surprise of every account, (n,); deviation of every row, (m,); log amount over the payer's usual one, (m,)."""
+    """Surprise of every account, (n,); deviation of every row, (m,); log amount over the payer's usual one, (m,).
+
+    `cuts` say which rows are odd, and how many are usual (`_measure_cuts`).
+    """
 
     of_accounts: Values
     of_rows: Values
     over_usual: Values
+    cuts: Values
 
 
-def history(rows: Rows) -> History:
-    """How unlike their own histories accounts and rows are; 0 of rows without an amount."""
+def history(rows: Rows, before: Rows | None = None, cuts: Values | None = None) -> History:
+    """How unlike their own histories accounts and rows are; 0 of rows without an amount.
+
+    `before` are earlier rows of the same accounts, which are history too and are not judged; `cuts` are those of an
+    earlier table, by which odd rows are told.
+    """
+    if before is None:
+        deviation, over_usual = _of_rows(rows)
+    else:
+        whole, is_own = before.joined(rows)
+        deviation, over_usual = (values[is_own] for values in _of_rows(whole))
+    has_amount = np.isfinite(rows.amount)
+    some = rows if has_amount.all() else rows.where(has_amount)
+    cuts = _measure_cuts(some, deviation[has_amount]) if cuts is None else cuts
+    return History(_count_odd(some, deviation[has_amount], cuts), deviation, over_usual, cuts)
+
+
+def _of_rows(rows: Rows) -> tuple[Values, Values]:
+    """Deviation of every row, and its log amount over its payer's usual one, (m,) each."""
     has_amount = np.isfinite(rows.amount)
     if not has_amount.all():
-        ends, currency = (rows.payer[has_amount], rows.payee[has_amount]), rows.currency[has_amount]
-        some = history(Rows(rows.num_accounts, *ends, rows.time[has_amount], rows.amount[has_amount], currency))
-        of_rows, over = np.zeros((2, len(rows)))
-        of_rows[has_amount], over[has_amount] = some.of_rows, some.over_usual
-        return History(some.of_accounts, of_rows, over)
+        of_rows, over_usual = np.zeros((2, len(rows)))
+        of_rows[has_amount], over_usual[has_amount] = _of_rows(rows.where(has_amount))
+        return of_rows, over_usual
     amount = rows.amount - _currency_medians(rows)[rows.currency]
     by_payer, over_usual = _deviations(rows.out, amount)
     by_payee, _ = _deviations(rows.into, amount)
     by_payee[(np.diff(rows.into.indptr) < _SOME_ROWS)[rows.payee]] = np.inf
     deviation = np.minimum(by_payer, by_payee)
     deviation[is_recurring(rows)] = 0.0
-    return History(_count_odd(rows, deviation), deviation, over_usual)
+    return deviation, over_usual
 
 
 def is_recurring(rows: Rows) -> NDArray[np.bool_]:
@@ -127,17 +149,40 @@ def _compare(part: Any, indptr: Any, rows: Any, amount: Any, over: Any, spreads:
             over[own[order[i]]] = values[i] - 0.5 * (values[below] + values[above])
 
 
-def _count_odd(rows: Rows, deviation: Values) -> Values:
-    """Surprise of the number of odd rows of every account."""
-    some, out = rows.num_rows >= 3, np.zeros(rows.num_accounts)
-    for cut in _CUTS:
-        least = np.quantile(deviation, -math.expm1(-cut), method="higher") if len(rows) else 0.0
+def _measure_cuts(rows: Rows, deviation: Values) -> Values:
+    """For each cut the deviation from which on a row is odd, the shape of the null, and rates by class."""
+    classes, out = _classes(rows), np.zeros((len(_CUTS), 2 + _DIGITS))
+    sizes, some = np.bincount(classes, minlength=_DIGITS), rows.num_rows >= 3
+    for number, cut in enumerate(_CUTS):
+        least = float(np.quantile(deviation, -math.expm1(-cut), method="higher")) if len(rows) else 0.0
         is_odd = (deviation >= least) & (deviation > 0.0)
-        both = np.concatenate([rows.payer[is_odd], rows.payee[is_odd]])
-        counts = np.bincount(both, minlength=rows.num_accounts).astype(np.float64)
+        of_class = np.bincount(classes[is_odd], minlength=_DIGITS)
+        rates = (of_class + _PRIOR_OF_CLASS * math.exp(-cut)) / (sizes + _PRIOR_OF_CLASS)
+        counts, means = _of_ends(rows, is_odd), _of_ends(rows, rates[classes])
         for shape in _SHAPES:
-            values = surprises(counts, rows.num_rows * math.exp(-cut), shape)
+            values = surprises(counts, means, shape)
             if not some.any() or np.quantile(values[some], 0.95) <= _MOST_USUAL:
                 break
+        out[number, :2], out[number, 2:] = (least, shape), rates
+    return out
+
+
+def _count_odd(rows: Rows, deviation: Values, cuts: Values) -> Values:
+    """Surprise of the number of odd rows of every account."""
+    out, classes = np.zeros(rows.num_accounts), _classes(rows)
+    for least, shape, *rates in cuts:
+        is_odd = (deviation >= least) & (deviation > 0.0)
+        values = surprises(_of_ends(rows, is_odd), _of_ends(rows, np.array(rates)[classes]), shape)
         np.maximum(out, values - math.log(len(_CUTS)), out=out)
     return out
+
+
+def _classes(rows: Rows) -> NDArray[np.int64]:
+    """By the binary digits of how many rows the payee receives, (m,)."""
+    return np.minimum(np.frexp(np.diff(rows.into.indptr))[1], _DIGITS - 1).astype(np.int64)[rows.payee]
+
+
+def _of_ends(rows: Rows, values: NDArray[Any]) -> Values:
+    """The sum of values over the rows of every account, at either end, (n,)."""
+    sums = (np.bincount(ends, values, rows.num_accounts) for ends in (rows.payer, rows.payee))
+    return np.asarray(sum(sums), np.float64)

@@ -74,6 +74,20 @@ class Rows:
         times = np.asarray(time, np.float64)
         return Rows(num_accounts, payer[order], payee[order], times[order], logs[order], codes[order])
 
+    def where(self, chosen: NDArray[np.bool_]) -> "Rows":
+        """Some of the rows."""
+        columns: tuple[Any, ...] = (self.payer, self.payee, self.time, self.amount, self.currency)
+        return Rows(self.num_accounts, *(column[chosen] for column in columns))
+
+    def joined(self, later: "Rows") -> tuple["Rows", NDArray[np.bool_]]:
+        """These rows and others of the same accounts in the order of time, and which are the others."""
+        own = ((self.payer, later.payer), (self.payee, later.payee), (self.time, later.time))
+        columns = [
+            np.concatenate(both) for both in (*own, (self.amount, later.amount), (self.currency, later.currency))
+        ]
+        order = np.argsort(columns[2], kind="stable")
+        return Rows(self.num_accounts, *(column[order] for column in columns)), order >= len(self)
+
     def __len__(self) -> int:
         return len(self.time)
 

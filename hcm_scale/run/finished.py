@@ -58,7 +58,7 @@ from hcm_scale.stages.purify import Purified, open_purified
 log = logging.getLogger(__name__)
 TRAINED = "trained"  # in the folder of a saved run: the parts of another that its samples and reference are in
 _SECTIONS = ("attributes", "purify", "hops", "sampling", "model", "posterior", "score")
-_HERE = ("precision", "state", "csv", "copy_to")  # how this machine computes, where to write
+_HERE = ("precision", "state", "copy_to")  # how this machine computes, where to write
 _FREE = ("rank_by", "fdr")  # what is shown
 _CHECKED = {  # by name in `fail_on`: the stage that says it, the fact, and why there may be none
     "drift": ("drift", "num_moved", "a run without trained= has nothing to be compared with"),
@@ -298,7 +298,7 @@ class FinishedRun:
             what = "runs a query" if is_query else f"fetches {source.path}"
             advice = "--trust-queries if you trust it, --pairs leaves the rows of the table out"
             raise ValueError(f"{self.folder} was not made here, and {what} with your permissions: say {advice}")
-        sources.check_exists(source, self.config.data_dir)
+        sources.check_exists(source)
         if {"content": sources.content_hash(sources.stamp(source, self.started_in))} != content:
             options = ("edges" if is_query else "path"), "nodes"
             named = " or ".join(f"graph.{name}={value}" for name in options if (value := getattr(source, name)))

@@ -121,13 +121,13 @@ def _check(config: Config, until: str, world: World, *, reads_source: bool) -> s
     if not config.run_dir:
         raise ValueError("run_dir is empty; it names the folder of the run")
     tracking.check(config.track)
-    for option in ("run_dir", "share_dir", "data_dir"):
+    for option in ("run_dir", "share_dir"):
         remote.refuse_url(option, getattr(config, option))
     if config.score.copy_to:
         remote.check_target("score.copy_to", config.score.copy_to)
     sources.check_outside_run_dir(config.graph, Path(config.run_dir))
     if reads_source:
-        sources.check_exists(config.graph, config.data_dir)
+        sources.check_exists(config.graph)
     return device
 
 
@@ -256,6 +256,6 @@ def changed(run_dir: Path, config: Config) -> list[str]:
     """Options that differ from those of the last run in this folder, as `key: before -> now`."""
     before = stored_options(run_dir)
     now = dict(flatten(json.loads(json.dumps(asdict(config)))))
-    places = ("run_dir", "share_dir", "data_dir", "overwrite", "fail_on")
+    places = ("run_dir", "share_dir", "overwrite", "fail_on")
     differing = [key for key in now if key not in places and before.get(key, now[key]) != now[key]]
     return [f"{key}: {before[key]} -> {now[key]}" for key in differing]

@@ -154,17 +154,17 @@ def _shown_input(graph: dict[str, Any]) -> str:
     return ", ".join(graph[option] for option in _INPUTS if graph.get(option)) or f"graph={graph['source']}"
 
 
-def check_exists(graph: schema.GraphConfig, data_dir: str) -> None:
-    """Refuses a source without graph.path; of a missing file in `data_dir` says where it comes from."""
+def check_exists(graph: schema.GraphConfig) -> None:
+    """Refuses a source without graph.path; of a missing data set of an experiment says where it comes from."""
     reads_path = isinstance(graph, schema.TablesGraph | schema.MatrixGraph | schema.FolderGraph)
     if reads_path and not isinstance(graph, schema.SqlGraph) and not getattr(graph, "path", ""):
         what = f"graph={graph.source} reads what it names, such as graph.path=edges.csv"
         raise ValueError(f"graph.path is missing: {what}")
     if isinstance(graph, schema.MatrixGraph) and not remote.is_url(graph.path):
         path = Path(graph.path)
-        if path.is_relative_to(data_dir) and not path.exists():
+        if path.is_relative_to(os.environ.get("HCM_DATA", "data")) and not path.exists():
             raise readers.InputError(
-                f"graph.path={path} is not there: data_dir={data_dir} (or HCM_DATA) names the folder of data sets, and "
+                f"graph.path={path} is not there: HCM_DATA in the environment names the folder of data sets, and "
                 "docs/results.md says which file it is"
             )
 

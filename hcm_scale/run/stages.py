@@ -82,7 +82,7 @@ def recipe_of(config: Config) -> Recipe:
             fan_outs=tuple(parse_fan_out(sampling.fan_out, num_blocks(config))),
             hub_cap=sampling.hub_cap,
             exact_first_hop=has_exact_first_hop(config),
-            whole_graph=sampling.whole_graph,
+            whole_graph=sampling.hub_cap is not None,
             backend=sampling.backend,
         ),
         langevin=Langevin(kernel=posterior.kernel, prior=posterior.prior, temperature=posterior.temperature),
@@ -368,6 +368,11 @@ def _train_view(run: RunContext, view: str) -> Stage:
     )
 
 
+def _reference(trained: Trained) -> score.Reference:
+    """The scores of the run that was trained, and its graph, whose rows are known history."""
+    return score.open_reference(trained.folders["scores"], Graph.open(trained.folders["graph"], verify=False))
+
+
 def _score(run: RunContext) -> Iterator[Stage]:
     config, views, options, trained = run.config, run.config.score.views, scoring_of(run.config), run.trained
 
@@ -385,7 +390,7 @@ def _score(run: RunContext) -> Iterator[Stage]:
             state=run.choose("scores", run.foresight(run.graph()).scores(on_gpu=on_gpu)),
             device=run.device,
             world=world,
-            reference=None if trained is None else score.open_reference(trained.folders["scores"]),
+            reference=None if trained is None else _reference(trained),
         )
         facts = {"num_flagged": made.num_flagged, "fdr": made.fdr}
         facts |= {} if made.stability is None else {"stability": made.stability}
@@ -427,7 +432,6 @@ def _report(run: RunContext) -> Iterator[Stage]:
             features=purified.record,
             drift=folders.get("drift"),
             stages=[asdict(record) for record in run.workspace.records],
-            csv=config.score.csv,
             ranks_edges=report.ranks_edges_fast(graph) and run.choose("report", ways()) == ways()[0][0],
             count_rows=None if run.given is not None else partial(sources.count_rows, config.graph, folders["graph"]),
         )
@@ -435,7 +439,7 @@ def _report(run: RunContext) -> Iterator[Stage]:
         return {"rows": len(made["table"]["rank"]), "notes": made["notes"], "strange_edges": edges}
 
     needs = lambda: [need for _, need in ways()]  # noqa: E731
-    options = [report.NUM_EXPLAINED, config.score.csv, config.graph.name]
+    options = [report.NUM_EXPLAINED, config.graph.name]
     yield Stage("report", report.FORMAT, options, ("scores", "labels" if trains else "drift"), make, needs=needs)
 
 

@@ -67,7 +67,6 @@ def report(
     features: Mapping[str, Any] | None = None,
     drift: Path | None = None,
     stages: Sequence[Mapping[str, Any]] = (),
-    csv: bool = False,
     ranks_edges: bool = True,
     count_rows: CountRows | None = None,
 ) -> dict[str, Any]:
@@ -103,7 +102,7 @@ def report(
     )
     scored = ScoredGraph(Path(scores) / table.FILE, graph, purified, edge_mean, edge_var, x)
     edges = partial(edges_of_report, ranks=ranks_edges, count_rows=count_rows)
-    return write_report(out, scored, about, top=NUM_EXPLAINED, csv=csv, strange_edges=edges)
+    return write_report(out, scored, about, top=NUM_EXPLAINED, strange_edges=edges)
 
 
 def ranks_edges_fast(graph: Graph) -> bool:

@@ -116,16 +116,17 @@ class Reference(NamedTuple):
 
     nodes: nodes.NodeScores
     scale: Mapping[str, Values]
+    graph: Graph | None = None
 
 
-def open_reference(folder: Path) -> Reference:
-    """A finished folder of scores, to measure those of another graph by."""
+def open_reference(folder: Path, graph: Graph | None = None) -> Reference:
+    """A finished folder of scores, of this graph, to measure those of another graph by."""
     path, ranked = folder / table.FILE, open_scores(folder).table()
     legal = {name: is_legal for kind in table.kinds_of(ranked).values() for name, is_legal in kind.stored.items()}
     scale = read_tensors(folder / SCALE_FILE, partial(scale_from_bytes, legal=STORED | legal))
     with files.naming_damage(path):  # of flags and ranks by kind
         trust, learnt = (float(scale[name][0]) for name in ("trust", "learnt"))
-        return Reference(replace(table.node_scores(ranked), trust=trust, learnt=learnt), scale)
+        return Reference(replace(table.node_scores(ranked), trust=trust, learnt=learnt), scale, graph)
 
 
 @dataclass(frozen=True)
@@ -194,6 +195,7 @@ def score(
         device,
         None if reference is None else reference.scale,
         first_without_attributes=_first_without_attributes(graph),
+        earlier=None if reference is None else reference.graph,
     )
     kinds = kinds_for(inputs, options.evidence, reference)
     compute = partial(_numbers_without_hops, kinds, inputs) if world.leads else None

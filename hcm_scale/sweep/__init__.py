@@ -1,1 +1,1 @@
-"""Many runs: named sweeps, searches, tables and figures."""
+"""Many runs: named sweeps, searches and tables."""

@@ -18,7 +18,7 @@ from hcm_scale.config import stored_options
 from hcm_scale.run.workspace import read_stages
 from hcm_scale.stages.score import open_scores
 
-_PLACES = ("run_dir", "share_dir", "data_dir")  # where a job ran: no option of the experiment
+_PLACES = ("run_dir", "share_dir")  # where a job ran: no option of the experiment
 _NO_JOBS = ("stages", "source")  # what jobs share, and what a search reads once
 _ERROR = re.compile(r"\d{4}-\d\d-\d\d \S+ error: (.*)")  # a line of a log
 

@@ -29,7 +29,7 @@ from hcm_scale.config import Config, check, choice, number, option_file, option_
 
 READS_ONLY = ("--cfg", "-c", "--info", "-i", "--resolve")
 MULTIRUN = ("-m", "--multirun")
-_PLACES = ("run_dir", "data_dir", "share_dir", "sweep")  # no option of the experiment
+_PLACES = ("run_dir", "share_dir", "sweep")  # no option of the experiment
 
 
 def split(override: str) -> tuple[str, str]:

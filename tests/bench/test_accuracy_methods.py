@@ -17,7 +17,7 @@ from bench.pygod_batches import WholeGraph
 from hcm_scale.graph import Graph, SparseRows
 from hcm_scale.score import metrics
 
-pytestmark = pytest.mark.gate
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

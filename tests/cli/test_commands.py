@@ -55,18 +55,14 @@ def test_doctor__names_versions_the_machine_and_what_is_missing(monkeypatch):
     assert "no  no_such_module  for a search: pip install 'hcm-scale[tune]'" in commands.doctor([])
 
 
-def test_inspect__tells_what_every_folder_of_a_run_holds(finished):
+def test_inspect__tells_what_a_run_and_its_graph_hold(finished):
     stages = commands.inspect_path([str(finished)])
     assert [line.split()[0] for line in stages.splitlines()[1:4]] == ["graph", "purified", "labels"]
-    for name, words in {
-        "graph": ["nodes         120", "attributes    4"],
-        "purified": ["features      4"],
-        "labels": ["sources       30"],
-        "train-purified/samples": ["samples       2", "width 8"],
-        "scores": ["ranked by     score"],
-    }.items():
-        said = commands.inspect_path([str(finished / name), "--verify"])
-        assert all(word in said for word in words), said
+    said = commands.inspect_path([str(finished / "graph"), "--verify"])
+    assert "nodes         120" in said
+    assert "attributes    4" in said
+    with pytest.raises(FolderError, match="scores"):
+        commands.inspect_path([str(finished / "scores")])
 
 
 @pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_bytes(b"")])

@@ -264,7 +264,7 @@ def test_experiment_without_its_file__says_where_it_comes_from(tmp_path, monkeyp
     status, _, err = said(capsys, "run", "until=ingest", "experiment=best/enron")
     assert status == 2
     assert "graph.path=data/Enron.mat is not there" in err
-    assert "data_dir=data (or HCM_DATA) names the folder of data sets, and docs/results.md says which file it is" in err
+    assert "HCM_DATA in the environment names the folder of data sets, and docs/results.md says which file it is" in err
 
 
 ENDING = """

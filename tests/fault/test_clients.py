@@ -69,7 +69,7 @@ def test_fault_of_the_server__is_still_told(run_dir, capfd, monkeypatch):
     assert "ZeroDivisionError" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("signum", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_signal__ends_the_server_with_its_status_and_one_line(run_dir, signum, tmp_path):
     with open(tmp_path / "err", "w") as err:
         command = [sys.executable, "-m", "hcm_scale", "serve", str(run_dir)]

@@ -38,7 +38,7 @@ def run_dir(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("exports") / "run"
     graph = small_graph()
     ids = [*IDS, *(f"n{i}" for i in range(graph.num_nodes - len(IDS)))]
-    small_run(folder, replace(graph, ids=pa.array(ids)), **{"score.csv": True, "score.views": ["purified"]})
+    small_run(folder, replace(graph, ids=pa.array(ids)), **{"score.views": ["purified"]})
     return folder
 
 
@@ -71,7 +71,7 @@ def test_csv__holds_nothing_that_a_spreadsheet_runs_and_numbers_as_they_are(run_
     said = commands.export_run([str(run_dir), str(nodes)])
     assert f"{len(RUN) + len(QUOTED) - 1} cells begin with ' " in said
     commands.export_run([str(run_dir), str(edges), "--edges", "--pairs"])
-    for path in (nodes, edges, run_dir / "report" / "scores.csv"):
+    for path in (nodes, edges):
         rows = rows_of(path)
         cells = {cell for row in rows for cell in (*row, *row.values())}
         assert {cell for cell in cells if WOULD_RUN.match(cell) and not re.fullmatch(r"[-+]?[\d.,e+-]+", cell)} == set()

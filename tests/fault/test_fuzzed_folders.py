@@ -42,7 +42,7 @@ TENSORS = arrays.arrays(
     st.sampled_from(["<f4", "<f8", "<i8", "<i4", "|u1", "|b1"]),
     arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5),
 )
-PLACES = {"score.copy_to": "s3://thief/", "share_dir": "/elsewhere", "track.uri": "http://thief", "data_dir": "/"}
+PLACES = {"score.copy_to": "s3://thief/", "share_dir": "/elsewhere", "track.uri": "http://thief"}
 
 
 @pytest.fixture(scope="module")

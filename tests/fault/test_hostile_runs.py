@@ -34,9 +34,13 @@ from hcm_scale.base import files
 from hcm_scale.cli import commands
 from hcm_scale.cli.errors import USER_ERRORS
 from hcm_scale.config import TablesGraph, stored_options
+from hcm_scale.posterior.samples import open_samples
 from hcm_scale.run import pipeline
 from hcm_scale.run.finished import FinishedRun
 from hcm_scale.serve.server import Views
+from hcm_scale.shards import open_labels
+from hcm_scale.stages.purify import open_purified
+from hcm_scale.stages.score import open_scores
 
 SECONDS = 300  # of a case
 ONLY = [name for name in os.environ.get("HCM_DOORS", "").split(",") if name]  # to look at some doors alone
@@ -228,8 +232,11 @@ def doors(kind: str, run: Path, place: Path, node: str, edge: str) -> Iterator[t
         name, *more = words.split()
         yield f"export {words}", partial(commands.export_run, [str(run), str(out / name), *more])
     yield "inspect", lambda: commands.inspect_path([str(run), "--verify"])
-    for name in ("graph", "purified", "labels", "scores", "train-purified/samples"):
-        yield f"inspect {name}", partial(commands.inspect_path, [str(run / name), "--verify"])
+    yield "inspect graph", lambda: commands.inspect_path([str(run / "graph"), "--verify"])
+    yield "purified", lambda: open_purified(run / "purified").fitted()
+    yield "labels", lambda: open_labels(run / "labels", verify=True)
+    yield "scores", lambda: open_scores(run / "scores")
+    yield "samples", lambda: list(open_samples(run / "train-purified" / "samples"))
     yield "show", lambda: FinishedRun(run).html()
     yield "load", lambda: use(HCM.load(run), node, edge, out)
     yield "apply", lambda: HCM.load(run).apply(data).scores

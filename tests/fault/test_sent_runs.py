@@ -25,6 +25,7 @@ from hcm_scale.cli.errors import error_line
 from hcm_scale.cli.main import main
 from hcm_scale.encoders import Encoder, Gat
 from hcm_scale.ingest.remote import queries_stamp, query_tables
+from hcm_scale.posterior.samples import open_samples
 from hcm_scale.review import verdicts
 from hcm_scale.run.finished import FinishedRun
 from hcm_scale.serve.server import Views
@@ -264,7 +265,7 @@ def test_samples__of_an_encoder_that_is_none_are_refused_by_name(run, name):
     edit(path, model=model | {"encoder": name})
     repair(run)
     with pytest.raises(files.FolderError, match=str(path)):
-        commands.inspect_path([str(path.parent)])
+        open_samples(path.parent)
 
 
 def test_load__names_the_folder_that_needs_a_plug_in(tmp_path):

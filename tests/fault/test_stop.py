@@ -6,10 +6,10 @@ In training a checkpoint is written first, so that nothing is lost; the run that
 import json
 import shlex
 import signal
-import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 
 ANSWERS_WITHIN_SECONDS = 60  # on an idle machine under two; the number is for busy ones
@@ -44,8 +44,10 @@ def test_signal_in_training__leaves_a_checkpoint_and_the_command_to_go_on(start)
     assert step >= running.step() >= 5
 
 
-@pytest.mark.gate
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGHUP])  # others have SIGTERM and SIGUSR1
+@pytest.mark.parametrize(
+    "signum",  # others have SIGTERM and SIGUSR1
+    [pytest.param(signal.SIGINT, marks=pytest.mark.gate), pytest.param(signal.SIGHUP, marks=pytest.mark.slow)],
+)
 def test_any_signal__stops_both_trainings_at_once(start, signum):
     running = start(*LONG)
     running.wait_until(lambda: running.step() >= 5)
@@ -54,43 +56,24 @@ def test_any_signal__stops_both_trainings_at_once(start, signum):
     assert list((running.run_dir / "train-original" / "checkpoints").glob("*.json"))
 
 
-@pytest.mark.gate
-def test_stopped_training__goes_on_to_the_same_samples(start):
-    whole = start("score.views=[purified]", "posterior.checkpoint_every=1000", name="whole")
-    assert whole.finish() == 0, whole.output()
-    options = ("score.views=[purified]", "posterior.checkpoint_every=1000")
-    for at_step in (20, 100):
-        running = start(*options)
-        running.wait_until(lambda running=running, at_step=at_step: running.step() >= at_step)
-        stop(running, signal.SIGTERM)
-    again = start(*options)
-    assert again.finish() == 0, again.output()
-    assert again.samples() == whole.samples()
-
-
-@pytest.mark.gate
-def test_signal_under_several_ranks__stops_all_of_them(start):
-    running = start(*LONG, "world.processes=2", "score.views=[purified]")
-    running.wait_until(lambda: running.step() >= 5)
-    ranks = [running.pids(rank)[-1] for rank in (0, 1)]
-    stop(running, signal.SIGUSR1)
-    assert checkpoints(running)
-    left = subprocess.run(["ps", "-o", "pid=", "-p", ",".join(map(str, ranks))], capture_output=True, text=True)
-    assert left.stdout.split() == []
-
-
-@pytest.mark.gate
-def test_training_stopped_on_four_ranks__goes_on_with_two_and_ends_in_the_bytes_of_one(start):
-    options = ("score.views=[purified]", "posterior.checkpoint_every=1000", "posterior.burn_in_steps=1000")
+@pytest.mark.parametrize(
+    "ranks", [pytest.param((2, 1, 1), marks=pytest.mark.gate), pytest.param((4, 2, 2), marks=pytest.mark.slow)]
+)
+def test_stopped_training__goes_on_with_other_ranks_to_the_same_samples(start, ranks):
+    options = ("score.views=[purified]", "posterior.checkpoint_every=1000", "posterior.burn_in_steps=600")
     whole = start(*options, name="whole")
     assert whole.finish() == 0, whole.output()
-    running = start(*options, "world.processes=4")
-    running.wait_until(lambda: running.step() >= 20)
-    stop(running, signal.SIGTERM)
-    assert checkpoints(running)
-    again = start(*options, "world.processes=2")
+    for num_ranks, at_step, signum in zip(ranks, (20, 100), (signal.SIGUSR1, signal.SIGTERM), strict=False):
+        running = start(*options, f"world.processes={num_ranks}")
+        running.wait_until(lambda running=running, at_step=at_step: running.step() >= at_step)
+        processes = [running.pids(rank)[-1] for rank in range(num_ranks) if running.pids(rank)]
+        stop(running, signum)
+        assert checkpoints(running)
+        assert not [pid for pid in processes if psutil.pid_exists(pid)]
+    again = start(*options, f"world.processes={ranks[-1]}")
     assert again.finish() == 0, again.output()
     assert "goes on where it was stopped" in again.output()
+    assert "unchanged, kept" in again.output()
     assert again.samples() == whole.samples()
 
 

@@ -30,7 +30,7 @@ _LEFT_OVER = (".tmp", ".new", ".old")
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("num_cases", [2, pytest.param(20, marks=pytest.mark.audit)])
+@pytest.mark.parametrize("num_cases", [1, pytest.param(20, marks=pytest.mark.audit)])
 def test_kill__at_random_changes_leaves_a_run_that_ends_in_the_same_bytes(tmp_path, go_through, num_cases):
     first = random.SystemRandom().randrange(len(ALL), 10**9)
     print(f"cases from {first}")

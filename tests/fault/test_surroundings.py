@@ -63,7 +63,7 @@ def finished(tmp_path_factory) -> Path:
 def test_path__means_what_it_says(command, tmp_path, name):
     Path(f"{name}.csv").write_text(EDGES)
     sources = ("graph=tables", f"graph.path={name}.csv", "graph.featureless=degree")
-    status, _, err = command("run", "until=ingest", *sources, f"run_dir={name}", f"data_dir={name}")
+    status, _, err = command("run", "until=ingest", *sources, f"run_dir={name}")
     assert status == 0, err
     assert (tmp_path / name / "graph" / "indptr.npy").is_file()
     assert {path.name for path in tmp_path.iterdir()} == {name, f"{name}.csv"}

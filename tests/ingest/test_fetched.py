@@ -235,7 +235,7 @@ def test_matrices__are_read_from_urls_and_folders_are_not(bucket, tmp_path):
         reader(FolderGraph(path="s3://tables/g"))
 
 
-@pytest.mark.parametrize("option", ["run_dir", "share_dir", "data_dir"])
+@pytest.mark.parametrize("option", ["run_dir", "share_dir"])
 def test_folders_of_a_run__are_no_urls(option):
     config = Config()
     setattr(config, option, "s3://b/run")

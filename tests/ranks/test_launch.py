@@ -119,7 +119,7 @@ def test_every_rank__keeps_a_log_and_only_rank_0_tells_the_story(two):
     assert "train-purified" in (two / "log").read_text()
 
 
-@pytest.mark.gate
+@pytest.mark.slow
 def test_finished_stages__are_kept_by_any_number_of_ranks(alone):
     before = (alone / "records" / "labels.json").stat().st_mtime_ns
     done = command("run", *OPTIONS, "world.processes=2", f"run_dir={alone}")

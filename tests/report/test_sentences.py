@@ -33,7 +33,7 @@ from hcm_scale.stages.purify import open_purified
 from hcm_scale.stages.score import open_scores
 from tests.helpers import small_graph, small_run
 
-QUICK = ("unrelated", "hubs", "directed")  # the other worlds are for the gate
+QUICK = ("unrelated", "hubs", "directed")  # the other worlds are for `make audit`
 NUM_NODES = 600
 
 COUNT, NUMBER, VALUE = r"[\d,]+", r"\d+\.\d+", r"-?[\d,.]+(?:e[+-]\d+)?"
@@ -328,7 +328,7 @@ def named(graph: Graph) -> Graph:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.gate) for name in WORLDS]
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.audit) for name in WORLDS]
 )
 def test_sentences__of_every_world_are_true(name: str, tmp_path: Path):
     odd = next(odd for odd in ("own", "half_dense", "block") if odd in odds_of(name))

@@ -1,6 +1,5 @@
 """What the report gathers: equal to the obvious computation, small whatever the graph, valid JSON."""
 
-import csv
 import json
 import subprocess
 import sys
@@ -30,18 +29,6 @@ def test_write_report__writes_the_dict_that_it_returns(scored_world: World, tmp_
     assert [node["rank"] for node in report["top"]][:4] == [1, 2, 3, 4]
     assert report["table"]["id"][0] == world.scores["id"][0].as_py()
     assert "<!doctype html>" in (tmp_path / "report.html").read_text()
-
-
-def test_write_report__csv_is_the_whole_table(scored_world: World, tmp_path: Path):
-    world = scored_world(first_ids=('a "quoted", id\nin two lines',))
-    world.report(tmp_path, table_rows=5)
-    assert not (tmp_path / "scores.csv").exists()
-    world.report(tmp_path, table_rows=5, csv=True)
-    with (tmp_path / "scores.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [row["id"] for row in rows] == world.scores["id"].to_pylist()
-    assert [row["evidence"] for row in rows] == world.scores["evidence"].to_pylist()
-    assert [float(row["ahp"]) for row in rows] == world.scores["ahp"].to_pylist()
 
 
 def test_write_report__explains_the_rest_of_a_group(scored_world: World, tmp_path: Path):
@@ -131,11 +118,9 @@ def test_write_report__does_not_depend_on_row_groups(scored_world: World, tmp_pa
     reports = []
     for folder, group_rows in zip(folders, (2500, 300), strict=True):
         folder.mkdir()
-        reports.append(world.report(folder, group_rows, top=12, table_rows=1400, csv=True))
+        reports.append(world.report(folder, group_rows, top=12, table_rows=1400))
     assert reports[0] == reports[1]
     assert reports[0]["table"]["id"] == world.scores["id"].to_pylist()[:1400]
-    texts = [(folder / "scores.csv").read_bytes() for folder in folders]
-    assert texts[0] == texts[1]
 
 
 def test_write_report__has_no_number_that_json_lacks(scored_world: World, tmp_path: Path):

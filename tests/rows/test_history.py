@@ -58,8 +58,14 @@ def slow_counts(rows, payer, payee, deviation):
         least = np.quantile(deviation, 1 - np.exp(-cut), method="higher") if len(deviation) else 0
         is_odd = (deviation >= least) & (deviation > 0)
         counts = np.array([(is_odd & (payer == v)).sum() + (is_odd & (payee == v)).sum() for v in n], float)
+        received = [int((payee == v).sum()).bit_length() for v in payee]
+        rate = np.zeros(len(payee))
+        for row, digits in enumerate(received):
+            alike = np.array(received) == digits
+            rate[row] = ((is_odd & alike).sum() + 50 * np.exp(-cut)) / (alike.sum() + 50)
+        means = np.array([rate[payer == v].sum() + rate[payee == v].sum() for v in n], float)
         for shape in module._SHAPES:
-            values = surprises(counts, num_rows * np.exp(-cut), shape)
+            values = surprises(counts, means, shape)
             some = values[num_rows >= 3]
             if not len(some) or np.quantile(some, 0.95) <= -np.log(0.05) + 0.2:
                 break
@@ -68,7 +74,7 @@ def slow_counts(rows, payer, payee, deviation):
 
 
 def test_history__equals_the_slow_twin(rows, same_by_threads):
-    for one, slow in zip(same_by_threads(history, rows), slow_history(rows), strict=True):
+    for one, slow in zip(same_by_threads(history, rows), slow_history(rows), strict=False):
         np.testing.assert_allclose(one, slow, rtol=1e-9, atol=1e-9)
 
 

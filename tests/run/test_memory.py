@@ -200,9 +200,17 @@ def least_and_peak(door, path, run_dir):
     return limit, peak / GIB
 
 
-@pytest.mark.gate
-@pytest.mark.parametrize("door", ["python", "command"])
-@pytest.mark.parametrize("shape", SHAPES)
+DOORS = ("python", "command")  # by turns in the gate
+
+
+@pytest.mark.parametrize(
+    ("shape", "door"),
+    [
+        pytest.param(shape, door, marks=pytest.mark.gate if (row + column) % 2 == 0 else pytest.mark.slow)
+        for row, shape in enumerate(SHAPES)
+        for column, door in enumerate(DOORS)
+    ],
+)
 def test_smallest_limit__that_a_refusal_names_is_then_kept_and_less_than_twice_what_was_needed(tmp_path, shape, door):
     SHAPES[shape]().save(tmp_path / "given")
     code = f"import sys; sys.path[:0] = {[str(Path(__file__).parent)]!r}; import test_memory as t; "
@@ -266,6 +274,7 @@ def test_graph_in_memory__of_many_sparse_columns_is_judged_by_the_features_that_
     assert max(need.held for need in context.least_needs(list(stages(context))).values()) < GIB
 
 
+@pytest.mark.slow
 def test_tables__of_many_columns_are_read_a_few_at_a_time(tmp_path):
     """40 MB of numbers took 300 more, of pages, buffers and hashes of every column at once."""
     num_nodes, rng = 20_000, np.random.default_rng(0)

@@ -233,15 +233,13 @@ def test_results__go_where_the_new_run_says_and_never_to_the_place_of_the_traine
 ):
     place = tmp_path / "published"
     place.mkdir()
-    run = forged(yesterday, tmp_path / "run", options_edited("score", copy_to=str(place), csv=True))
+    run = forged(yesterday, tmp_path / "run", options_edited("score", copy_to=str(place)))
     pipeline.run(small(tmp_path / "new", run), graph=graph)
     assert not [*place.iterdir()]
-    assert not (tmp_path / "new" / "report" / "scores.csv").exists()
     own = small(tmp_path / "new", yesterday)
-    own.score.copy_to, own.score.csv = str(place), True
+    own.score.copy_to = str(place)
     pipeline.run(own, graph=graph)
     assert (place / "scores.parquet").is_file()
-    assert (tmp_path / "new" / "report" / "scores.csv").is_file()
 
 
 @pytest.mark.parametrize(

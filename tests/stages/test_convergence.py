@@ -35,7 +35,7 @@ def test_independent_chains__have_converged_and_count_in_full():
 
 def test_correlated_samples__count_for_less():
     """Of x[t] = .8 x[t - 1] + noise the effective share is (1 - .8) / (1 + .8)."""
-    noise = np.random.default_rng(0).normal(size=(4, 4000, 50))
+    noise = np.random.default_rng(0).normal(size=(4, 4000, 12))
     for step in range(1, 4000):
         noise[:, step] += 0.8 * noise[:, step - 1]
     np.testing.assert_allclose(np.median(effective_samples(noise)), 16_000 / 9, rtol=0.05)

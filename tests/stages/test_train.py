@@ -178,7 +178,11 @@ t.run(Path(sys.argv[1]), Path(sys.argv[2]), t.RECIPES[sys.argv[4]])
 """
 
 
-@pytest.mark.gate
+@pytest.mark.parametrize(
+    "encoder",
+    [pytest.param(name, marks=pytest.mark.gate if name == "gcn" else pytest.mark.slow) for name in RECIPES],
+    indirect=True,
+)
 def test_train__killed_at_several_steps_ends_in_the_same_bytes(labels, encoder, finished, tmp_path):
     code = CHILD.format(tests=str(Path(__file__).parent))
     for steps in (7, 9):  # two steps after a checkpoint; then between a sample and the checkpoint that counts it

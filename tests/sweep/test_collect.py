@@ -1,4 +1,4 @@
-"""A sweep's folder becomes one table and readable figures, whatever happened to some of its jobs."""
+"""A sweep's folder becomes one table, whatever happened to some of its jobs."""
 
 import itertools
 import json
@@ -11,8 +11,7 @@ import pytest
 from helpers import planted_graph, small_run
 
 from hcm_scale.base import files
-from hcm_scale.sweep import figures
-from hcm_scale.sweep.collect import collect
+from hcm_scale.sweep.collect import collect, differing, varied
 from hcm_scale.sweep.jobs import Job
 
 
@@ -56,19 +55,6 @@ def stop_before_the_scores(folder: Path) -> None:
 
 
 @pytest.fixture
-def undrawn(monkeypatch) -> None:
-    """Figures are empty files: to draw one takes longer than all the rest."""
-
-    def touch(panels: list, path: Path) -> list[Path]:
-        made = [path.with_name(f"{path.name}.{ending}") for ending in ("png", "svg")]
-        for file in made:
-            file.touch()
-        return made
-
-    monkeypatch.setattr(figures, "draw", touch)
-
-
-@pytest.fixture
 def sweep(tmp_path, write_job) -> Path:
     for ratio, seed in itertools.product((0.0, 0.1, 0.2), (0, 1)):
         write_job(tmp_path / f"ratio={ratio},seed={seed}", ratio, seed)
@@ -82,11 +68,10 @@ def test_varied__keeps_every_option_of_a_random_design():
     jobs = [
         Job("", dict(zip(keys, values, strict=True)) | {"posterior.step_size": i}, {}) for i, values in enumerate(asked)
     ]
-    assert set(figures.varied(jobs)) == {*keys}
-    assert set(figures.differing(jobs)) == {*keys, "posterior.step_size"}
+    assert set(varied(jobs)) == {*keys}
+    assert set(differing(jobs)) == {*keys, "posterior.step_size"}
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_collect__writes_one_row_a_job_in_both_formats(sweep, finished):
     collect(sweep)
     num_stages = len(files.read_sealed(finished / "stages.json")["stages"])
@@ -98,16 +83,6 @@ def test_collect__writes_one_row_a_job_in_both_formats(sweep, finished):
     assert pyarrow.csv.read_csv(sweep / "collected.csv").column_names == table.column_names
 
 
-def test_collect__draws_png_and_svg_of_the_varied_option_only(sweep):
-    said = collect(sweep)
-    drawn = sorted(path.name for path in sweep.glob("figure-*"))
-    assert drawn == ["figure-purify.ratio.png", "figure-purify.ratio.svg"]
-    assert (sweep / drawn[0]).read_bytes().startswith(b"\x89PNG")
-    assert "<svg" in (sweep / drawn[1]).read_text()
-    assert all(name in said for name in drawn)
-
-
-@pytest.mark.usefixtures("undrawn")
 def test_collect__says_mean_and_deviation_over_seeds(sweep):
     both = [auc(0.1, 0), auc(0.1, 1)]
     assert f"{statistics.fmean(both):.3f} ± {statistics.stdev(both):.3f}" in collect(sweep)
@@ -120,7 +95,6 @@ def test_collect__twice__gives_the_same_bytes(sweep):
     assert {path.name: path.read_bytes() for path in sweep.iterdir() if path.is_file()} == before
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_collect__lists_what_failed_and_keeps_the_rest(sweep, write_job):
     write_job(sweep / "stopped", 0.3, 0)
     stop_before_the_scores(sweep / "stopped")
@@ -137,13 +111,11 @@ def test_collect__lists_what_failed_and_keeps_the_rest(sweep, write_job):
     assert sorted(status) == ["failed"] * 5 + ["finished"] * 6
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_collect__a_link_to_old_scores_does_not_make_a_job_finished(sweep):
     stop_before_the_scores(sweep / "ratio=0.0,seed=0")
     assert "6 jobs, 5 finished" in collect(sweep)
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_collect__counts_equal_jobs_once(sweep, write_job):
     write_job(sweep / "again", 0.1, 1)
     assert "7 jobs, 6 finished and different" in collect(sweep)
@@ -151,7 +123,6 @@ def test_collect__counts_equal_jobs_once(sweep, write_job):
     assert [row["job"] for row in table if row["status"] == "repeated"] == ["ratio=0.1,seed=1"]  # "again" is before it
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_collect__tells_of_jobs_that_never_started(sweep):
     swept = {"sweeper": {"params": {"seed": "range(3)"}}, "overrides": {"task": ["purify.ratio=0,0.1,0.2", "a=[1,2]"]}}
     (sweep / "multirun.yaml").write_text(json.dumps({"hydra": swept}))  # JSON is YAML
@@ -163,14 +134,6 @@ def test_collect__works_without_known_anomalies(tmp_path, write_job):
     assert "no job has known anomalies" in collect(tmp_path)
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_collect__seeds_alone__compares_the_scores(tmp_path, write_job):
-    for seed in range(3):
-        write_job(tmp_path / f"seed={seed}", 0.2, seed)
-    collect(tmp_path)
-    assert (tmp_path / "figure-scores.png").exists()
-
-
 @pytest.mark.parametrize(("make", "said"), [(False, "not a folder"), (True, "holds no jobs")])
 def test_collect__refuses_what_is_no_sweep(tmp_path, make, said):
     folder = tmp_path / "x"
@@ -180,7 +143,6 @@ def test_collect__refuses_what_is_no_sweep(tmp_path, make, said):
         collect(folder)
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_collect__skips_shared_stages_and_hidden_folders(sweep):
     for name in ("stages/graph-1", ".submitit/1_0", "ratio=0.0,seed=0/graph"):
         (sweep / name).mkdir(parents=True)
@@ -194,35 +156,9 @@ def test_varied__leaves_out_what_follows_from_another():
         Job("", {"graph.name": name, "inject.num_cliques": cliques, "seed": s, "inject.seed": s, "score.trim": t}, {})
         for (name, cliques), s, t in itertools.product(names.items(), (0, 1), (0.0, 0.2))
     ]
-    assert figures.varied(jobs) == ["graph.name", "seed", "score.trim"]
+    assert varied(jobs) == ["graph.name", "seed", "score.trim"]
 
 
 def test_varied__an_option_run_with_one_seed_a_value_was_swept():
     jobs = [Job("", {"seed": s, "purify.ratio": r}, {}) for s, r in ((0, 0.0), (1, 0.2))]
-    assert "purify.ratio" in figures.varied(jobs)
-
-
-def test_option_panels__one_at_a_time_studies_in_one_folder_stay_apart():
-    asked = [(r, 4) for r in (0.0, 0.1, 0.2)] + [(0.2, c) for c in (2, 3)]
-    jobs = [Job("", {"r": r, "c": c}, {"auc": r, "ahp_auc": r}, "ahp") for r, c in asked]
-    (panel,) = figures.option_panels(jobs, "r", ["c"])
-    (curve,) = panel.curves
-    assert (curve.x, curve.mean) == ((0.0, 0.1, 0.2), (0.0, 0.1, 0.2))
-
-
-def test_option_panels__a_grid_has_a_curve_per_setting_of_the_other():
-    jobs = [Job("", {"r": r, "c": c}, {"auc": r * c}, "ahp") for r in (0.0, 0.1) for c in (2, 3)]
-    (panel,) = figures.option_panels(jobs, "r", ["c"])
-    assert [curve.label for curve in panel.curves] == ["c=2", "c=3"]
-
-
-def test_axis__keeps_even_numbers_and_lines_up_the_rest():
-    assert figures.axis_places([0.0, 1e-9, 1e-4]) == {0.0: 0.0, 1e-9: 1.0, 1e-4: 2.0}
-    assert list(figures.axis_places(["all", "100", "25"])) == ["25", "100", "all"]
-
-
-def test_collect__says_how_many_curves_a_figure_leaves_out(tmp_path, write_job):
-    for trim, ratio in itertools.product(range(figures.MAX_CURVES + 2), (0.0, 0.1)):
-        write_job(tmp_path / f"{trim},{ratio}", ratio, 0, **{"score.trim": trim / 100})
-    collect(tmp_path)
-    assert "ROC-AUC (2 curves not shown)" in (tmp_path / "figure-purify.ratio.svg").read_text()
+    assert "purify.ratio" in varied(jobs)

@@ -83,7 +83,7 @@ def test_tune__finds_the_best_trial_and_writes_it_down(search, tiny):
     assert all(word in said for word in tiny[:3])
 
 
-@pytest.mark.gate
+@pytest.mark.slow
 def test_tune__stopped_and_gone_on_with__ends_where_it_would_have(search, tmp_path):
     whole = search("tune.num_trials=2", f"tune.folder={tmp_path}/whole")
     tune(whole)

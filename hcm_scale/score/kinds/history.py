@@ -17,7 +17,13 @@ _ODD = 4.0  # nats of a row's rank from which on it counts as odd
 
 def _numbers(inputs: KindInputs) -> list[Values]:
     assert inputs.rows is not None
-    return [inputs.rows.history.of_accounts]
+    made = inputs.rows.history
+    inputs.measured(lambda: [made.cuts], "history_cuts")
+    return [made.of_accounts]
+
+
+def _are_cuts(array: Any) -> bool:
+    return array is not None and array.shape[0] == 3 and bool((array[:, 0] >= 0.0).all() and (array[:, 1] > 0.0).all())
 
 
 def _applies(inputs: KindInputs) -> bool:
@@ -76,6 +82,7 @@ HISTORY = Kind(
     ranks_all_nodes=True,
     zero_says_nothing=True,
     tail=OF_ROWS,
+    stored={"history_cuts": _are_cuts},
     tail_only=SURE_WITNESS,
     reason=_reason,
     sentence=_sentence,

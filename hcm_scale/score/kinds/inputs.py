@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from hcm_scale.base.threads import run_in_slices
 from hcm_scale.features.purify import attribute_trust, edge_similarity
 from hcm_scale.graph.store import Graph
-from hcm_scale.rows.evidence import MadeEvidence, rows_of
+from hcm_scale.rows.evidence import MadeEvidence, rows_before, rows_of
 from hcm_scale.score.edge_index import EdgeIndex
 from hcm_scale.score.kinds.kind import Values
 from hcm_scale.score.triangles import Rate, Triangles, count_and_expect, undirected
@@ -54,6 +54,7 @@ class KindInputs:
     hops: NodeHops | None = None
     first_without_attributes: int | None = None
     scale: dict[str, Values] = field(default_factory=dict)
+    earlier: Graph | None = None  # of the reference
 
     def measured(self, make: Callable[[], Sequence[Any]], *names: str) -> list[Values]:
         """What `make` returns of this graph, or what these names have in the reference's scale; an array each."""
@@ -85,7 +86,9 @@ class KindInputs:
     def rows(self) -> MadeEvidence | None:
         """What is said of the rows of the edge table, where the graph keeps any."""
         rows = rows_of(self.graph)
-        return None if rows is None else MadeEvidence(rows)
+        before = None if self.earlier is None else rows_before(self.graph, self.earlier)
+        cuts = None if self.reference is None else self.reference.get("history_cuts")
+        return None if rows is None else MadeEvidence(rows, before, cuts)
 
     @cached_property
     def triangles(self) -> Triangles:

@@ -129,7 +129,7 @@ def test_shuffled__takes_sizes_up_to_2_31():
     assert (order < size).all()
 
 
-@pytest.mark.parametrize(("size", "count"), [(6, 3), (20, 2), (11, 10), (9, 4)])
+@pytest.mark.parametrize(("size", "count"), [(6, 3), (11, 10)])
 def test_shuffled__draws_every_subset_alike(size, count):
     words = torch.randint(0, 2**32, (50_000,), generator=torch.Generator().manual_seed(0))
     draws = shuffled(torch.arange(count), torch.tensor(size), words[:, None]).sort(1).values
