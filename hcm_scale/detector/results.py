@@ -36,6 +36,7 @@ from hcm_scale.review import teach
 from hcm_scale.review.estimate import Share
 from hcm_scale.run.finished import FinishedRun
 from hcm_scale.score.table import ranked_by
+from hcm_scale.score.threshold import Precision, expected_precision
 from hcm_scale.stages.report import read_records
 
 Values = NDArray[np.float64]
@@ -372,6 +373,10 @@ class Results:
         run = self._require_fitted().run
         notes = [] if verdicts is None else run.import_verdicts(verdict_table(verdicts))
         return TaughtResults(self, teach.teach(run, worth), notes)
+
+    def expected_precision(self, first: int = 100) -> Precision:
+        """Share of anomalies to be expected among the first rows of the table, by their p, and an interval of it."""
+        return expected_precision(self.table["p"].to_numpy(), [min(first, self.table.num_rows)])[0]
 
     def strangest(self, count: int = 10) -> list[dict[str, Any]]:
         """The first rows of the ranked table."""

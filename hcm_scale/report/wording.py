@@ -136,7 +136,7 @@ def meaning(ranked_by: str) -> str:
 
 
 def found_text(facts: Mapping[str, Any], largest_p: float | None = None) -> str:
-    """How many nodes stand out, up to which p, and how far two encoders agree, where that is known.
+    """How many nodes stand out, up to which p, how sure the list is, how far two encoders agree, where that is known.
 
     >>> found_text({"num_flagged": 3, "fdr": 0.1, "stability": 0.84})
     '3 nodes stand out at a false-discovery rate of 10%. 84% of the first nodes stay so by either encoder alone.'
@@ -150,6 +150,10 @@ def found_text(facts: Mapping[str, Any], largest_p: float | None = None) -> str:
             "reading list: odd nodes, if there are any, are near its head."
         )
         parts.append(f"{who} out at a {rate}{up_to}." if count else none)
+    if sure := [each for each in facts.get("precision") or () if each[2] >= 0.5]:
+        first, share, low, high = sure[-1]
+        around = f"{100 * share:.0f}% ({100 * low:.0f} to {100 * high:.0f}%)"
+        parts.append(f"Of the first {first:,} rows {around} are expected to be odd.")
     if stability is not None:
         parts.append(f"{100 * stability:.0f}% of the first nodes stay so by either encoder alone.")
     return " ".join(parts)
