@@ -222,7 +222,8 @@ def test_report__of_many_edges_says_how_to_rank_them(made, tmp_path, monkeypatch
     monkeypatch.setattr(report, "_FEW_EDGES", 10)
     files = [str(table), str(table.with_stem("accounts"))]
     assert main(["run", *files, f"run_dir={tmp_path / 'run'}", *as_words(FAST)]) == 0
-    assert json.loads((tmp_path / "run" / "report" / "report.json").read_text())["strange_edges"] == {"edges": [], "of_rows": False}
+    written = json.loads((tmp_path / "run" / "report" / "report.json").read_text())
+    assert written["strange_edges"] == {"edges": [], "of_rows": False}
     page = (tmp_path / "run" / "report" / "report.html").read_text()
     assert "export RUN strange.csv --edges" in page.partition('<section id="edges">')[2].partition("</section>")[0]
 
