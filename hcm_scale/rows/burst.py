@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from hcm_scale.base.jit import kernel
 from hcm_scale.rows.rows import DAY, HOUR, ByAccount, Rows, Values, row_share, share_accounts, surprise
 
-WINDOWS = (HOUR, 6 * HOUR, DAY, 2 * DAY, 7 * DAY, 14 * DAY)  # three weeks would hold two ends of a month, or one, by chance
+WINDOWS = (HOUR, 6 * HOUR, DAY, 2 * DAY, 7 * DAY, 14 * DAY)  # three weeks may hold two ends of a month, or one
 _UNEVEN = 0.9  # share of the even time that follows the rows; the rest is plain time
 _KNOWN_SHARE = 0.15  # of the table's time, at its beginning: partners met there may have been known before
 _FEWEST = 3  # rows that make a burst
