@@ -1,4 +1,4 @@
-"""Bursts: many rows of an account within an hour, a day, a week or three, where few are usual.
+"""Bursts: many rows of an account within an hour, a day, a week or two, where few are usual.
 
 Time is first made even: a second in which all rows together are twice as many counts as two (`even_time`), so that
 everybody's month end, weekday and hour are taken out. Windows are lengths of that time. The most rows of an account in
