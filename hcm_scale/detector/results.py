@@ -331,7 +331,8 @@ class Results:
     ) -> pa.Table:
         """Rows of a table of new edges (pandas, Polars, Arrow, a path) with rank, p and more among those of the fit.
 
-        `edge_status` is edge, new, new account, unknown or self (docs/payments.md).
+        `edge_status` is edge, new, new account, unknown or self. Where rows are payments each is judged by itself, and
+        by those of tables that were scored before (docs/payments.md).
         """
         if not isinstance(table, str | Path):
             table = as_arrow(table, "the table of new edges")
