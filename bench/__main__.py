@@ -31,6 +31,7 @@ THEMES = {
     "weights": "weights of edges that tell something and that tell nothing: ROC-AUC by several rules",
     "teach": "a million nodes ranked again by 200 verdicts: scikit-learn's gradient boosting; ten million verdicts",
     "score_edges": "a million new edges by a finished run: all of the graph scored anew, cosine of embeddings",
+    "payments": "rows a second of each kind of evidence about payments; whom they find: Isolation Forest, LOF, MIDAS",
     "growth": "time and peak memory of each stage from 10^4 nodes on, fitted exponents",
 }
 NEEDS_GPU = {

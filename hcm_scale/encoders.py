@@ -40,7 +40,14 @@ class Encoder(nn.Module):
 
     def run_layer(self, depth: int, h: Tensor, block: Block) -> Tensor:
         """Numbers of the block's targets, (targets, width), from those of its sources; the targets are the first."""
-        out: Tensor = self.layers[depth]((h, h[: block.num_targets]), block.edges(self.loops))
+        try:
+            out: Tensor = self.layers[depth]((h, h[: block.num_targets]), block.edges(self.loops))
+        except TypeError as error:  # of a layer that takes other arguments
+            layer = f"layer {depth + 1} of the encoder {type(self).__name__}, a {type(self.layers[depth]).__name__}"
+            called = (
+                "it is called with ((sources, q), (targets, q)) and edges (2, entries); run_layer may call it otherwise"
+            )
+            raise ValueError(f"{layer}: {error}; {called}") from error
         return out.relu() if depth < len(self.layers) - 1 else out
 
     def forward(self, h: Tensor, blocks: Any) -> Tensor:

@@ -15,10 +15,8 @@ from hcm_scale.score.kinds.kind import Facts
 COLUMNS = [column for kind in KINDS.values() for column in kind.columns]
 
 
-def kind_numbers(
-    of_kind: Mapping[str, np.ndarray], has: np.ndarray, mean_degree: float = 10.0, trust: float = 1.0
-) -> KindNumbers:
-    return KindNumbers({KINDS[name]: values for name, values in of_kind.items()}, has, Facts(mean_degree, trust))
+def kind_numbers(of_kind: Mapping[str, np.ndarray], has: np.ndarray, *facts: float) -> KindNumbers:
+    return KindNumbers({KINDS[name]: values for name, values in of_kind.items()}, has, Facts(*facts))
 
 
 def inputs_of(edges: EdgeIndex, x: np.ndarray | None = None, far_share: float = 0.4, **parts) -> KindInputs:

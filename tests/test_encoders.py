@@ -270,3 +270,14 @@ def test_gpu__trains_and_scores(name):
         fitted = (HCM(options | {"seed": seed}, encoder=name).fit(graph) for seed in range(3))
         auc[device] = np.mean([roc_auc(graph.y, own.decision_scores_) for own in fitted])
     assert abs(auc["cpu"] - auc["cuda"]) < 0.035
+
+
+def test_layer__that_takes_other_arguments_is_named(graph, x):
+    class Plain(Encoder):
+        def make_layer(self, num_inputs, num_outputs):
+            return torch.nn.Linear(num_inputs, num_outputs)
+
+    plugins.register("encoders", Plain)
+    model = HopModel(**SIZES, num_layers=1, encoder="Plain")
+    with pytest.raises(ValueError, match=r"layer 1 of the encoder Plain, a Linear: .*run_layer may call it otherwise"):
+        embed_graph(model, graph.indptr, graph.indices, x, propagated=False)

@@ -256,7 +256,7 @@ def test_evidence__that_changes_makes_scores_again_and_nothing_before_them(found
     ("name", "returned", "said"),
     [
         ("short", np.zeros(3), r"score.evidence=short must return a finite number of each node, \(400,\), not \(3,\)"),
-        ("gaps", np.full(400, np.nan), "score.evidence=gaps must return a finite number"),
+        ("gaps", np.full(400, np.nan), r"a finite number of each node, \(400,\), not 400 NaN or infinite ones"),
         ("degree", np.zeros(400), "score.evidence=degree is no name for a kind of evidence"),
         ("hop", np.zeros(400), "score.evidence=hop is no name"),
     ],

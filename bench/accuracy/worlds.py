@@ -73,6 +73,8 @@ WORLDS = {
     "mostly_isolated": Recipe("three nodes of four have no edge", isolated=0.75),
     "hubs": Recipe("degrees of a power law, and six merchants with up to a fourth of all as partners", 10.0, "power",
                    hubs=True),
+    "skewed": Recipe("degrees of a power law, and attributes that follow the edges closely", 10.0, "power", 0.9,
+                     signal=4.0),
     "bipartite": Recipe("users and shops, seven to three", second_type=0.3, bipartite=True),
     "two_types": Recipe("two types of nodes with different attributes; edges within and between", second_type=0.5),
     "directed": Recipe("edges of one direction", directed=True),

@@ -15,11 +15,15 @@ hashes. So every reader checks what it reads: `check_types` and `typed` tell whe
 have, `naming_damage` names the file that a parser trips over, and `check_once` runs costly checks of values, once a
 process and state of the files.
 
+Such a folder may also hold pipes, at which a program waits for ever, and links to files elsewhere. `open_regular` opens
+files of a run, and refuses both; names that others wrote are joined by `path_inside`.
+
 Locks between processes are those of flock; a killed process lets go of them. Windows has none.
 """
 
 import contextlib
 import dataclasses
+import errno
 import hashlib
 import json
 import logging
@@ -27,6 +31,7 @@ import math
 import os
 import re
 import shutil
+import stat
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -49,6 +54,7 @@ _HASHED_AT_ONCE, _MANY_BYTES = 4, 1 << 26
 _FLUSH_SECONDS = 0.2
 _MOMENT_NS = 100_000_000  # far more than the steps in which systems tell the time of a change
 _OF_PARSERS = LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError, NotImplementedError
+_IRREGULAR = errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.EISDIR, None  # of links, pipes, folders; of a seek in pipes
 _TEMPORARY = re.compile(r"\.(.+)\.\d+\.(tmp|new|old)")  # what is written to take the place of the name in it
 Parsed = TypeVar("Parsed")
 _hashes: dict[tuple[int, ...], str] = {}  # of files as they were when this process read them
@@ -59,10 +65,30 @@ class FolderError(ValueError):
     """A folder that cannot be used: unfinished, damaged, foreign, or written by another version."""
 
 
+def open_regular(path: Path, mode: str = "rb", *, follows: bool = False, **options: Any) -> IO[Any]:
+    """The file opened, never waiting; FolderError where it is a pipe, device, folder, or link that is not followed."""
+    more = getattr(os, "O_NONBLOCK", 0) | (0 if follows else getattr(os, "O_NOFOLLOW", 0))
+    try:
+        stream = open(path, mode, opener=lambda name, flags: os.open(name, flags | more, 0o666), **options)  # noqa: SIM115
+        if stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            return stream
+        stream.close()
+    except OSError as error:
+        if error.errno not in _IRREGULAR:
+            raise
+    raise FolderError(f"{path} is a link, a pipe or a folder where a regular file is legal; remove it")
+
+
+def read_regular(path: Path) -> bytes:
+    """The bytes of a file of a run; FolderError as `open_regular`."""
+    with open_regular(path) as stream:
+        return bytes(stream.read())
+
+
 def hash_file(path: Path) -> str:
     """The xxh3-128 of a file's bytes, in hex."""
     digest = xxhash.xxh3_128()
-    with open(path, "rb") as stream:
+    with open_regular(path, follows=True) as stream:
         while chunk := stream.read(_READ_BYTES):
             digest.update(chunk)
     return digest.hexdigest()
@@ -125,7 +151,7 @@ def flushing(stream: IO[bytes]) -> Iterator[None]:
 def write_bytes(path: Path, data: bytes) -> None:
     """Writes a file whole or not at all."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with open(temporary, "wb") as stream:
+    with open_regular(temporary, "wb") as stream:
         stream.write(data)
         stream.flush()
         os.fsync(stream.fileno())
@@ -202,14 +228,13 @@ def typed(value: Any, kind: Any) -> Any:
 
 
 def _fits(value: Any) -> bool:
-    """Whether a number is finite, and a whole one of 64 bits."""
     return math.isfinite(value) if type(value) is float else type(value) is not int or -(2**63) <= value < 2**63
 
 
 def read_sealed(path: Path, remedy: str = "") -> dict[str, Any]:
     """The object that `write_sealed` wrote; FolderError, ending in the remedy, if the file is missing or changed."""
     try:
-        value = json.loads(path.read_bytes() if path.is_file() else b"")  # a pipe would never end
+        value = json.loads(read_regular(path) if path.exists() else b"")
         if not isinstance(value, dict) or value.pop("seal", None) != hash_value(value):
             raise ValueError("its seal is missing or not that of its content")
     except (ValueError, RecursionError) as error:
@@ -252,6 +277,7 @@ def replacing_file(path: Path) -> Iterator[Path]:
     """Yields the path of a file to write; on success it replaces `path`, or what that links to, else it is removed."""
     path = resolved(path)
     fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    fresh.unlink(missing_ok=True)  # of a killed process that had our number, or a link
     try:
         yield fresh
         sync_file(fresh)
@@ -307,7 +333,7 @@ def file_lock(path: Path, *, wait: bool = True) -> Iterator[bool]:
     if fcntl is None:
         yield True
         return
-    with open(path, "a") as stream:
+    with open_regular(path, "a") as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -467,7 +493,7 @@ def read_tensors(path: Path, parse: Callable[[bytes], Parsed]) -> Parsed:
     from safetensors.numpy import load
 
     with naming_damage(path):
-        data = path.read_bytes()
+        data = read_regular(path)
         try:
             arrays = load(data)
         except SafetensorError as error:

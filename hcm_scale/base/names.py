@@ -22,6 +22,7 @@ NO_COLUMN = 2.0  # in such a column, where no node of this node's type has a val
 VECTOR = r"^(.+)\[(\d+)\]$"  # the name of a place in a vector: `text[0]`, `text[1]`, ... are one attribute, text
 ONCE = "partners of one row"  # such an attribute, of which AS_END follows
 AS_END = ", as "  # in the name of an attribute that is made of the edge table's rows: `rows, as payer`
+ROWS, EITHER_END = f"rows{AS_END}", "either end"  # the first is 0 of a node that is never at this end
 DEGREE = "log1p(degree)"  # the one attribute of a graph that has none of its own, with graph.featureless=degree
 SIMILARITIES = ("jaccard", "cosine", "euclidean")  # a kernel of features/purify.py knows the order
 BACKENDS = ("numba", "torch_sparse")

@@ -4,11 +4,15 @@ Ids and texts may come from strangers, and a spreadsheet runs what begins with o
 In CSV such text, unless it is a number or one sign alone, gets a ' before it; text that begins with ' and would be such
 gets one more, so that `without_quotes` is exact. So it is behind each ; tab and line break in a text, where a cell
 begins in countries that separate by them. Parquet and XLSX hold text as text. XLSX has ids as text, whatever their
-type, and so whole numbers of over 15 digits, which a spreadsheet would round.
+type, and so whole numbers of over 15 digits, which a spreadsheet would round; dates are dates from 1900 on. Its first
+row stays in sight and has filters. `read_sheet` reads what people fill in there, or have as their data.
 """
 
 import contextlib
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +26,10 @@ from hcm_scale.base import files
 _RUNS, _NUMBER = "^'*[=+\\-@\t\r\n＝＋－＠](?s:.)", r"^[-+]?[.,]?\d[\d.,]*([eE][-+]?\d+)?%?$"
 _INSIDE, _INSIDE_QUOTED = (f"([;\t\r\n]){quote}('*[=+\\-@＝＋－＠])" for quote in ("", "'"))
 _IDS = ("id", "source", "target")
-_XLSX = {"constant_memory": True, "strings_to_formulas": False, "strings_to_urls": False, "strings_to_numbers": False}
+_XLSX: dict[str, Any] = {"constant_memory": True, "strings_to_formulas": False, "strings_to_urls": False}
+_XLSX |= {"strings_to_numbers": False, "default_date_format": "yyyy-mm-dd hh:mm:ss", "remove_timezone": True}
+_WIDTHS, _MEASURED, _FIRST_DATE = (8, 60), 200, datetime(1900, 3, 1)  # of columns; rows that tell; exact from then on
+_MAX_BOOK_BYTES = 1 << 30  # that a workbook may unpack to
 _MOST_ROWS, _MOST_COLUMNS, _MOST_CHARACTERS, _EXACT = 1 << 20, 1 << 14, 32_767, 10**15 - 1  # of a sheet, a cell
 
 
@@ -80,6 +87,7 @@ class _XlsxWriter(contextlib.ExitStack):
         self._error = xlsxwriter.exceptions.XlsxFileError
         self._sheet = self.enter_context(xlsxwriter.Workbook(str(path), _XLSX)).add_worksheet()
         self._sheet.write_row(0, 0, schema.names)
+        self._sheet.freeze_panes(1, 0)
         self._num_rows = 1
 
     def write_table(self, table: pa.Table) -> None:
@@ -87,9 +95,13 @@ class _XlsxWriter(contextlib.ExitStack):
             most = f"{_MOST_ROWS - 1:,} rows and {_MOST_COLUMNS:,} columns"
             raise ValueError(f"a sheet of .xlsx holds {most}; --top K writes fewer rows, .csv and .parquet hold all")
         columns = [_cells(name, table[name]).to_pylist() for name in table.column_names]
+        for at, (name, cells) in enumerate(zip(table.column_names, columns, strict=True)):
+            width = max(len(str(cell)) for cell in (name + "  ", *cells[:_MEASURED]))
+            self._sheet.set_column(at, at, min(max(width, _WIDTHS[0]), _WIDTHS[1]))
         for self._num_rows, row in enumerate(zip(*columns, strict=True), self._num_rows):  # noqa: B020
             self._sheet.write_row(self._num_rows, 0, row)
         self._num_rows += 1
+        self._sheet.autofilter(0, 0, self._num_rows - 1, max(0, len(columns) - 1))
 
     def __exit__(self, *raised: Any) -> bool | None:
         try:
@@ -99,7 +111,12 @@ class _XlsxWriter(contextlib.ExitStack):
 
 
 def _cells(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Truth values and numbers as such, where a sheet holds them exactly; anything else as text."""
+    """Truth values, numbers and dates as such, where a sheet holds them exactly; anything else as text."""
+    if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
+        times = column.cast(pa.timestamp("us", getattr(column.type, "tz", None)), safe=False)
+        first = pc.min(times).as_py()
+        if first is None or first.replace(tzinfo=None) >= _FIRST_DATE:
+            return times
     if pa.types.is_floating(column.type):
         return pc.if_else(pc.is_finite(column), column, None)
     is_number = pa.types.is_integer(column.type)  # of which abs and comparisons of Arrow do not know all of 64 bits
@@ -134,3 +151,34 @@ def table_writer(out: Path, schema: pa.Schema, raw: bool = False) -> Iterator[An
     made = writers.get(out.suffix, pyarrow.csv.CSVWriter if raw else CsvWriter)
     with files.replacing_file(out) as fresh, made(fresh, schema) as writer:
         yield writer
+
+
+def read_sheet(path: Path) -> pa.Table:
+    """The first sheet of a workbook, its first row the names; of formulas what they gave. ValueError if it is none."""
+    try:
+        from openpyxl import load_workbook
+    except ImportError as error:
+        raise ValueError(f"{path} needs openpyxl: pip install 'hcm-scale[excel]'; .csv needs nothing") from error
+    try:
+        with zipfile.ZipFile(path) as packed:
+            num_bytes = sum(entry.file_size for entry in packed.infolist())
+        if num_bytes <= _MAX_BOOK_BYTES:
+            book = load_workbook(path, read_only=True, data_only=True)
+            rows = [row for row in book.worksheets[0].values if any(cell is not None for cell in row)]
+            book.close()
+    except Exception as error:  # whatever its parts raise
+        raise ValueError(f"{path} cannot be read as a workbook: {error or type(error).__name__}") from error
+    if num_bytes > _MAX_BOOK_BYTES:
+        raise ValueError(f"{path} unpacks to {num_bytes:,} bytes; {_MAX_BOOK_BYTES:,} are legal: save it as .csv")
+    columns = [column for column in zip_longest(*rows) if any(cell is not None for cell in column)]
+    names = ["" if column[0] is None else str(column[0]) for column in columns]
+    return pa.table([_typed(column[1:]) for column in columns], names)
+
+
+def _typed(cells: Sequence[Any]) -> pa.Array:
+    types = {type(cell) for cell in cells if cell is not None}
+    if types <= {int, float}:
+        return pa.array(cells, pa.float64() if float in types else pa.int64() if types else pa.null())
+    if len(types) == 1 and types <= {bool, datetime}:
+        return pa.array(cells, pa.bool_() if bool in types else pa.timestamp("ms"))
+    return pa.array([None if cell is None else str(cell) for cell in cells], pa.string())

@@ -28,7 +28,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog=f"hcm-scale {command}", description=text, formatter_class=layout, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
-        raise ValueError(f"{message}; {self.format_usage().strip()}")
+        raise ValueError(f"{message}; {' '.join(self.format_usage().split())}")
 
 
 def clean(arguments: list[str]) -> str:
@@ -117,7 +117,7 @@ def _removable(root: Path) -> Iterator[tuple[str, Path]]:
 
 def _remove(path: Path) -> None:
     """Removes a folder; of a stage first the record, under its lock, so that no run takes the stage for finished."""
-    from hcm_scale.base.files import file_lock
+    from hcm_scale.base.files import file_lock, path_inside
     from hcm_scale.run.workspace import RECORDS
 
     if (path / RECORDS).is_dir():  # a run
@@ -131,7 +131,7 @@ def _remove(path: Path) -> None:
     if not records.is_dir():  # checkpoints
         shutil.rmtree(path)
         return
-    with file_lock(records / f"{stage.name}.lock"):
+    with file_lock(path_inside(stage.parent, f"{RECORDS}/{stage.name}.lock")):
         (records / f"{path.name}.json").unlink(missing_ok=True)
         shutil.rmtree(path)
 
@@ -152,7 +152,7 @@ EXTRAS = {  # the extra that brings it: (a module of it, what it is for)
     "tune": ("optuna", "sweep=optuna"),
     "sweeps": ("submitit", "sweeps on SLURM and in parallel"),
     "sparse": ("torch_sparse", "sampling.backend=torch_sparse"),
-    "excel": ("xlsxwriter", "exports as .xlsx"),
+    "excel": ("openpyxl", "tables as .xlsx"),
 }
 _GIB = 2**30
 
@@ -173,7 +173,6 @@ def doctor(arguments: list[str]) -> str:
 
 
 def _versions() -> list[str]:
-    """Versions of the program and of the libraries that every run needs, four a line."""
     import importlib.metadata
 
     versions = []
@@ -187,7 +186,6 @@ def _versions() -> list[str]:
 
 
 def _machine() -> list[str]:
-    """Cores that this process may use, free memory, and free disk in the working folder."""
     import psutil
 
     from hcm_scale.base.threads import num_cores
@@ -202,7 +200,6 @@ def _machine() -> list[str]:
 
 
 def _gpus() -> list[str]:
-    """The CUDA devices, or why there are none."""
     if importlib.util.find_spec("torch") is None:
         return ["torch is missing, so none can be used"]
     import torch
@@ -346,13 +343,15 @@ def review_run(arguments: list[str]) -> str:
     parser = Parser("review", review_run.__doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a finished run, such as runs/default")
     parser.add_argument("count", type=int, nargs="?", default=20, metavar="N", help="how many nodes; 20 if not given")
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="write them to this .csv or .parquet, to be filled in")
+    parser.add_argument(
+        "--csv", type=Path, metavar="FILE", help="write them to this .csv, .xlsx or .parquet, to be filled in"
+    )
     parser.add_argument("--given", type=Path, metavar="FILE", help="write the verdicts given so far instead")
     given = parser.parse_args(arguments)
     if not 1 <= given.count <= _MOST_REVIEWED:
         raise ValueError(f"{given.count} nodes are not legal: a whole number from 1 to {_MOST_REVIEWED:,}")
     for file in filter(None, (given.csv, given.given)):
-        _check_file(file)
+        _check_file(file, _SHEETS)
     from hcm_scale.cli.export import export_verdicts, review_nodes
     from hcm_scale.run.finished import FinishedRun
 
@@ -367,10 +366,10 @@ def review_run(arguments: list[str]) -> str:
 def teach_run(arguments: list[str]) -> str:
     """Ranks a finished run again by verdicts: `hcm-scale teach RUN [VERDICTS] [--worth 0.2] [--out FILE]`.
 
-    VERDICTS is a .csv, .tsv or .parquet with a column of ids and one of verdicts: bad, good or unsure, or 1 and 0, yes
-    and no, fraud and ok; empty ones are left out. They are added to those that RUN has, from `hcm-scale review`, from
-    the page of `hcm-scale serve`, or from earlier tables; of two verdicts on a node the later one counts, and `none`
-    takes one back. A list of known cases, all of them bad, is enough. Nothing is trained again.
+    VERDICTS is a .csv, .tsv, .xlsx or .parquet with a column of ids and one of verdicts: bad, good or unsure, or 1 and
+    0, yes and no, fraud and ok; empty ones are left out. They are added to those that RUN has, from `hcm-scale review`,
+    from the page of `hcm-scale serve`, or from earlier tables; of two verdicts on a node the later one counts, and
+    `none` takes one back. A list of known cases, all of them bad, is enough. Nothing is trained again.
 
     The new list stands beside the old one, in RUN/taught/taught.parquet and in what `hcm-scale export` writes, as the
     columns taught and taught_rank; score, p and flagged stay as they were. Where the verdicts show no gain, or are
@@ -418,8 +417,8 @@ def score_edges(arguments: list[str]) -> str:
         unknown, self    an end has no such partner, or both ends are one: nothing is told
 
     Where the run keeps rows, of payments, each row is judged by itself: by its payer's history, the burst that it is
-    part of and the chain that it extends. Rows of the last 20 days stay in RUN/stream: daily files give the numbers of
-    one table.
+    part of and the chain that it extends. Rows of the last two weeks stay in RUN/stream: daily files give the numbers
+    of one table.
 
     The first call keeps embeddings of all nodes in RUN/embeddings, for the next. TABLE may be larger than memory, but
     for 300 bytes a row where rows are judged; the same command after a kill goes on where it was.

@@ -79,7 +79,6 @@ def export_table(
 
 
 def _of_type(ranked: pa.Table, node_type: str) -> pa.Table:
-    """The rows of one type of nodes; all where none is named."""
     if not node_type:
         return ranked
     names = ranked["type"].unique().drop_null().to_pylist() if "type" in ranked.column_names else []
@@ -89,7 +88,6 @@ def _of_type(ranked: pa.Table, node_type: str) -> pa.Table:
 
 
 def _not_flagged_in(old: FinishedRun, rows: pa.Table) -> pa.Table:
-    """The rows whose ids an earlier run has not flagged."""
     before = old.ranked.select(["id", "flagged"])
     kind, other = rows["id"].type, before["id"].type
     if other != kind:
@@ -236,6 +234,8 @@ def review_nodes(run: FinishedRun, count: int, out: Path | None) -> str:
     if not len(nodes):
         return f"every node of {run_dir} has a verdict"
     if out is not None:
+        if run.graph.ids is None:
+            nodes = nodes.append_column(verdicts.OF, [[verdicts.numbered(run.graph)] * len(nodes)])
         _write_tables(iter([nodes]), out, raw=False)
         fill = "write bad, good or unsure into its column verdict, leave the others empty"
         return f"{len(nodes):,} nodes in {out}; {fill}, then: hcm-scale teach {run_dir} {out}"

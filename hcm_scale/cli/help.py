@@ -76,7 +76,7 @@ def page_of(command: str) -> str:
         more += "\n\nstages, in their order:\n" + "\n".join(f"  {name:<9}{text}" for name, text in UNTIL.items())
     lines = [f"usage: hcm-scale {command} {usage}", "", STAGES[command], ""]
     lines += [
-        "FILE: a table of edges, then one of nodes (.csv, .tsv, .parquet; folders or URLs too), or a .mat, .npz, .npy",
+        "FILE: a table of edges, then one of nodes (.csv, .tsv, .xlsx, .parquet; folders, URLs), or a .mat, .npz, .npy",
         "or graph folder. Columns are guessed, and the log says how; without files the embedded data set is read.",
         more,
         "",
@@ -143,7 +143,6 @@ def list_options(arguments: list[str]) -> str:
 
 
 def _legal(option: Option) -> str:
-    """What the option takes, and which sources have it."""
     return describe(option.field) + (f"; of graph={', '.join(option.sources)}" if option.sources else "")
 
 

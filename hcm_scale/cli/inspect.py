@@ -23,7 +23,6 @@ def inspect(folder: Path, verify: bool) -> str:
 
 
 def _run(run_dir: Path, verify: bool) -> str:
-    """The stages of the last run in a folder: what each cost, and what it counted."""
     run = FinishedRun(run_dir)
     if not run.stages:
         raise ValueError(f"the run in {run_dir} has finished no stage yet; the same hcm-scale run again goes on")
@@ -56,7 +55,6 @@ def _graph(folder: Path, verify: bool) -> dict[str, object]:
 
 
 def _weights(graph: Graph) -> str:
-    """Name, range and median of the weights of edges."""
     assert graph.weights is not None
     if not graph.num_arcs:
         return "none, as there are no edges"

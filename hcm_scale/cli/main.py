@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hcm_scale import __version__
-from hcm_scale.base import console, remote, signals
+from hcm_scale.base import console, files, remote, signals
 from hcm_scale.cli import errors, help
 from hcm_scale.config import Config, conf_dir
 
@@ -60,8 +60,10 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _complain(text: str, words: list[str], event: str, status: int) -> int:
-    """The status, after a line on stderr that says why."""
-    if console.writes_json or "log=json" in words:
+    """The status, after a line on stderr that says why; JSON where the words, or option files of theirs, ask for it."""
+    option_files = (Path(f"conf/{word.replace('=', '/', 1)}.yaml") for word in words if "=" in word)
+    texts = (file.read_text(errors="replace") for file in option_files if os.access(file, os.R_OK))
+    if console.writes_json or "log=json" in words or any(re.search(r"(?m)^log:\s*json\b", text) for text in texts):
         text = console.json_line("error", text, console.event(event, status=status))
     print(text, file=sys.stderr)
     return status
@@ -98,7 +100,6 @@ def _dispatch(words: list[str]) -> None:
 
 
 def _demo(words: list[str]) -> None:
-    """Runs the embedded data set, and says how to go on."""
     if files := [word for word in words if "=" not in word]:
         raise ValueError(f"demo takes no {files[0]!r}, it has its own data; a table of yours: {help.OWN_TABLES}")
     _run("run", ["run_dir=runs/demo", *words])
@@ -122,7 +123,6 @@ def _run(command: str, words: list[str]) -> None:
 
 
 def _run_once(request: "Request") -> None:
-    """One run with a log of its own, or a command that only reads."""
     from hcm_scale.cli.overrides import compose_config, composing
 
     with composing():
@@ -230,6 +230,7 @@ def _logging_to(path: Path | None, kind: str = "text") -> Iterator[None]:
     handlers: list[logging.Handler] = [logging.StreamHandler()]
     handlers[0].setFormatter(console.Printable())
     if path is not None:
+        files.open_regular(path, "a").close()  # or it is refused
         handlers.append(logging.FileHandler(path, encoding="utf-8", errors="backslashreplace"))
         handlers[1].setFormatter(console.Printable("%(asctime)s %(message)s"))
     if kind == "json":
@@ -268,5 +269,4 @@ def _show(text: str) -> None:
 
 
 def _discard_output() -> None:
-    """Nothing more can be written to stdout, at exit neither."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -14,6 +14,7 @@ import contextlib
 import dataclasses
 import glob
 import re
+import shlex
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
+from hydra.experimental.callback import Callback
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException, ValidationError
@@ -175,7 +177,6 @@ def _stem(where: str) -> str:
 
 
 def _check_keys(words: Sequence[str], is_sweep: bool) -> None:
-    """Raises ValueError for the first word that names no option, no option file and no flag."""
     has_other_conf = any(word.startswith(_CONF_FLAGS) or "hydra.searchpath" in word for word in words)
     for before, word in zip(["", *words], words, strict=False):
         sign, key, value = _parts(word)
@@ -206,7 +207,6 @@ def _parts(word: str) -> tuple[str, str, str | None]:
 
 
 def _check_flag(word: str) -> None:
-    """Raises ValueError for a flag that Hydra does not have, with the nearest flag or option."""
     flag = word.partition("=")[0]
     if word.startswith("-") and flag not in _FLAGS and not re.match("-(cd|cp|cn|[cpi])[^-]", word):
         names = [*(known.strip("-") for known in _FLAGS), *options()]
@@ -215,7 +215,6 @@ def _check_flag(word: str) -> None:
 
 
 def _check_option_file(group: str, name: str | None) -> None:
-    """Raises ValueError for a name without an option file; lists and the like are left to Hydra."""
     if name == "null":
         raise ValueError(f"{group}=null cannot be read; ~{group} is none of its option files")
     if name and re.fullmatch(r"[\w./-]+", name) and schema.option_file(group, name) is None:
@@ -235,6 +234,8 @@ def _quote_text(word: str) -> str:
     ["run_dir='a=b, {c}'", 'graph.nodes=null', 'seed=1']
     """
     sign, key, value = _parts(word)
+    if re.fullmatch("\"[^\"]*\"|'[^']*'", value or ""):  # in quotes already, as Hydra asks for
+        return word
     kind = options()[key].field.type if key in options() else None
     if value is None or kind not in (str, str | None) or (value == "null" and kind is not str):
         return word
@@ -251,7 +252,6 @@ def _quote_source(word: str) -> str:
 
 
 def _check_syntax(overrides: Sequence[str], is_sweep: bool) -> None:
-    """Raises ValueError for the first word that Hydra's grammar cannot read, or that is a sweep without `-m`."""
     parser = OverridesParser.create()
     for before, word in zip(["", *overrides], overrides, strict=False):
         if _is_flag(before, word) or word.startswith("tune."):
@@ -280,6 +280,15 @@ class _OwnOptionFiles(SearchPathPlugin):
         own = schema.own_conf_dir()
         if own is not None:
             search_path.append("own", f"file://{own}")
+
+
+class AfterSweep(Callback):
+    """Says at the end of a sweep how its jobs are gathered; named by conf/config.yaml."""
+
+    def on_multirun_end(self, config: Any, **_: Any) -> None:
+        print(
+            f"the jobs as one table, and figures: hcm-scale collect {shlex.quote(config.hydra.sweep.dir)}", flush=True
+        )
 
 
 def register() -> None:

@@ -418,7 +418,6 @@ def _take_back(run: FinishedRun) -> None:
 
 
 def _copy_run(folder: Path, out: Path, names: Collection[str] | None = None) -> None:
-    """Copies the stages of a run, or those of these names, and what people said about its nodes."""
     workspace.copy_run(folder, out, names)
     for name in (verdicts.FILE, *teach.names_in(folder)):
         if (source := files.path_inside(folder, name)).is_file():
@@ -439,7 +438,6 @@ def _check_writable(folder: Path) -> None:
 
 
 def _check_plugins(folder: Path, parameters: dict[str, Any]) -> None:
-    """Raises FolderError for a plug-in that this process does not know."""
     for name, group in (("encoder", "encoders"), ("similarity", "similarities"), ("evidence", "evidence")):
         given = parameters.get(name, [])
         for item in given if isinstance(given, tuple) else [given]:

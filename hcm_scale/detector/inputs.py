@@ -289,3 +289,17 @@ def _rows_of_ids(ids: pa.Array, index: Any) -> NDArray[np.int64]:
             "in the order of the nodes"
         )
     return np.asarray(rows, np.int64)
+
+
+def as_edges(data: Any, source: str, target: str) -> Any:
+    """The rows of edges in data of a form that `fit` takes: a table as it is, of other forms one with these columns."""
+    data = data[0] if isinstance(data, tuple) else data
+    ends: Any = getattr(data, "edge_index", data)
+    ends = ends.cpu().numpy() if isinstance(ends, torch.Tensor) else ends
+    if hasattr(ends, "tocoo"):  # an adjacency matrix
+        ends = np.stack(ends.tocoo().coords)
+    elif callable(getattr(ends, "edges", None)):  # networkx
+        ends = np.array([*ends.edges()]).T
+    if is_table(data) or np.ndim(ends) != 2 or np.shape(ends)[0] != 2:
+        return data
+    return pa.table({source: np.asarray(ends[0]), target: np.asarray(ends[1])})

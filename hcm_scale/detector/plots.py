@@ -15,7 +15,6 @@ from hcm_scale.score.table import kinds_of, ranked_by
 
 
 def _figure(num_panels: int = 1, num_bars: int = 0) -> tuple[Any, Any]:
-    """An empty figure, as high as so many bars need, and its panels."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from scipy.special import bdtr, erf
 
 from hcm_scale.base import files
+from hcm_scale.detector.inputs import as_edges
 from hcm_scale.detector.parameters import FOREIGN_ATTRIBUTES, with_python_names
 from hcm_scale.detector.plots import Plots
 from hcm_scale.edges.new import open_new_edges
@@ -35,6 +36,7 @@ from hcm_scale.review import teach
 from hcm_scale.review.estimate import Share
 from hcm_scale.run.finished import FinishedRun
 from hcm_scale.score.table import ranked_by
+from hcm_scale.score.threshold import Precision, expected_precision
 from hcm_scale.stages.report import read_records
 
 Values = NDArray[np.float64]
@@ -329,14 +331,16 @@ class Results:
     def score_edges(
         self, table: Any, *, source_column: str | None = None, target_column: str | None = None
     ) -> pa.Table:
-        """Rows of a table of new edges (pandas, Polars, Arrow, a path) with rank, p and more among those of the fit.
+        """Rows of new edges, in any form that `fit` takes them in, with rank, p and more among those of the fit.
 
         `edge_status` is edge, new, new account, unknown or self. Where rows are payments each is judged by itself, and
         by those of tables that were scored before (docs/payments.md).
         """
+        run = self._require_fitted().run
         if not isinstance(table, str | Path):
-            table = as_arrow(table, "the table of new edges")
-        return open_new_edges(self._require_fitted().run, table, source_column, target_column).table()
+            columns = run.edge_columns()[0]
+            table = as_arrow(as_edges(table, columns.source, columns.target), "the table of new edges")
+        return open_new_edges(run, table, source_column, target_column).table()
 
     @with_python_names()
     def explain(self, node: Any = None, *, edge: tuple[Any, Any] | None = None) -> Explained:
@@ -370,6 +374,10 @@ class Results:
         run = self._require_fitted().run
         notes = [] if verdicts is None else run.import_verdicts(verdict_table(verdicts))
         return TaughtResults(self, teach.teach(run, worth), notes)
+
+    def expected_precision(self, first: int = 100) -> Precision:
+        """Share of anomalies to be expected among the first rows of the table, by their p, and an interval of it."""
+        return expected_precision(self.table["p"].to_numpy(), [min(first, self.table.num_rows)])[0]
 
     def strangest(self, count: int = 10) -> list[dict[str, Any]]:
         """The first rows of the ranked table."""

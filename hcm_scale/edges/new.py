@@ -206,7 +206,7 @@ def open_new_edges(run: Run, table: TableSource, source: str | None = None, targ
 def _open_embeddings(run: Run, edges: StrangeEdges) -> dict[str, Any]:
     """The last fields of `NewEdges`; embeddings are made where there are none of the scores of this run."""
     key, folder = run.keys["scores"], run.folder / FOLDER
-    with files.file_lock(run.folder / "records" / f"{FOLDER}.lock"):
+    with files.file_lock(files.path_inside(run.folder, f"records/{FOLDER}.lock")):
         if not (folder / files.MANIFEST).is_file() or files.read_manifest(folder, KIND, FORMAT).get("of") != key:
             files.remove_temporary(run.folder, FOLDER)
             with files.replacing_folder(folder) as fresh:

@@ -7,7 +7,7 @@
                  manifest.json   the key of the scores that they came after, ids that the run does not have, numbered
                                  after its own, the keys of the tables that rows came from, hashes
 
-Of the last table its rows of 20 days are kept, of others those since 20 days before it began: so the table can be
+Of the last table its rows of two weeks are kept, of others those since two weeks before it began: so the table can be
 scored again, which replaces its rows and gives the same numbers. A table is known by what its rows say, not by its
 name. Rows kept for other scores are dropped. The folder is no stage; without it rows are judged by the run alone.
 """
@@ -125,7 +125,7 @@ class NewRows:
         """What is told of some rows."""
         ordered, flags_end, bar, unit = self._ranks
         surprises = self.judged.surprises[some]
-        beyond = (surprises - bar) / unit
+        beyond = surprises / unit - bar
         kind, surprise = beyond.argmax(axis=1), np.maximum(beyond.max(axis=1), 0.0)
         kind[surprise == 0.0] = len(KINDS)
         p = np.minimum(1.0, NUM_KINDS * np.exp(-LEAST - surprise))
@@ -175,7 +175,7 @@ class NewRows:
     def keep(self) -> None:
         """Keeps the rows for tables that come later; those of the same table before are replaced."""
         folder, key, num_nodes = self.run.folder / FOLDER, self.run.keys["scores"], self.run.graph.num_nodes
-        with files.file_lock(self.run.folder / "records" / f"{FOLDER}.lock"):
+        with files.file_lock(files.path_inside(self.run.folder, f"records/{FOLDER}.lock")):
             state = open_state(folder, key, num_nodes)
             others, number = state.of_others(self.key)
             ids, numbers = state.number(self.names, num_nodes)

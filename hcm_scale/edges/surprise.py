@@ -203,7 +203,7 @@ class EdgeScale(NamedTuple):
     def judge(self, surprise: Values, rate: float) -> Verdict:
         """Chances and flags of edges by the sums of their surprises."""
         every = np.ones(len(surprise), bool)
-        return judge(Sums(surprise, every, self.sums.num_informative, usual=self.sums), rate)
+        return judge(Sums(surprise, every, self.sums.largest_weight, usual=self.sums), rate)
 
 
 def edge_scale(data: EdgeData) -> EdgeScale:
@@ -233,9 +233,9 @@ def edge_scale(data: EdgeData) -> EdgeScale:
         ordered.append(_thinned(gains[-1].values))
     scale = EdgeScale(classes, middle, spread, usual, tuple(gains), tuple(ordered), weights)
     sample = scale.surprises(numbers, classes[inverse])
-    num_informative = sum(bool(of.varies and weight) for of, weight in zip(gains, weights, strict=True))
+    largest = max((weight for of, weight in zip(gains, weights, strict=True) if of.varies), default=0.0)
     sums = _thinned(sample.sum(axis=0))
-    return scale._replace(sample=sample, sums=Sums(sums, np.ones(len(sums), bool), max(1, num_informative)))
+    return scale._replace(sample=sample, sums=Sums(sums, np.ones(len(sums), bool), float(largest) or 1.0))
 
 
 def _nearest_large(classes: NDArray[np.int64], counts: NDArray[np.int64]) -> list[int]:

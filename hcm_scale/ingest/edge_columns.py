@@ -32,7 +32,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from hcm_scale.base.names import AS_END, ONCE
+from hcm_scale.base.names import AS_END, EITHER_END, ONCE
 from hcm_scale.ingest.encode import FormatGuess, floats, is_number, is_text, looks_text, texts
 from hcm_scale.ingest.policy import Columns, InputError, Offenders, not_finite, reading
 from hcm_scale.ingest.table_files import TableFiles
@@ -94,7 +94,7 @@ class EdgeEncoding:
             named = {f"{stem.format(self.name, value)}{AS_END}{end}": usual[value] for value in self.of_each_end}
             made |= {name: {"rows": [f"{of}{AS_END}{end}"], "usual": share} for name, share in named.items()}
         if self.kind == "time":
-            both, rows = f"{AS_END}either end", [f"rows{AS_END}{end}" for end in self.ends]
+            both, rows = f"{AS_END}{EITHER_END}", [f"rows{AS_END}{end}" for end in self.ends]
             made |= {f"{self.name} on {day}{both}": {"rows": rows, "usual": usual[day]} for day in _WEEKDAYS}
             pauses = (f"burstiness of {self.name}", f"longest pause of {self.name}, in days")
             since = (f"days since the {which} {self.name}" for which in ("first", "last"))

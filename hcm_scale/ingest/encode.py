@@ -135,7 +135,7 @@ class CategoryEncoding:
     distinct: int = 0
     gaps: int = 0
     looks: str = ""  # like numbers or dates, which it was not read as
-    mostly: str = ""  # where nearly all values look like numbers: how many, and the first that does not
+    mostly: str = ""  # where nearly all values look like numbers: how many, and the first that do not
 
     @property
     def method(self) -> str:
@@ -384,6 +384,9 @@ class CategorySurvey:
                 *(self.name, about, f"{distinct:,}", f"{self._present:,}", hint, self.name, self.name),
             )
             return EmptyEncoding(self.name, *seen)
+        if seen[3]:
+            what = f"{seen[3]}; with gaps, which are nothing, in place of these it is a number"
+            log.warning("column %r is read as text: %s, graph.exclude=[%s] leaves it out", self.name, what, self.name)
         categories = tuple(sorted(self._values)) if is_few else ()
         counts = [self._values[name] for name in categories] if is_few else self._buckets.tolist()
         shares, buckets = tuple(count / self._present for count in counts), 0 if is_few else len(counts)
@@ -624,7 +627,7 @@ _LOOKS = {
     "dates": rf"^{_ANY_DAY}([ T].*)?$",
 }
 _DIGITS, _CODE = r"^\d*$", r"^0\d"  # codes and ids: 00731
-_NEARLY_ALL, _SHOWN = 0.9, 40  # the share of values; characters of one
+_NEARLY_ALL, _SHOWN, _NUM_OTHERS = 0.9, 40, 3  # the share of values; characters of one; that are named
 
 
 class FormatGuess:
@@ -636,22 +639,22 @@ class FormatGuess:
     'numbers'
     >>> guess.add(pa.array(["unknown"]), np.array([2]))
     >>> guess.mostly()
-    "21 of its 23 values look like numbers, the first of the others is 'unknown'"
+    "21 of its 23 values look like numbers, and not 'unknown'"
     """
 
     def __init__(self) -> None:
         self._left = list(_LOOKS)
         self._all_digits = True
         self._num_values = self._num_numbers = 0
-        self._other = ""
+        self._others: list[str] = []
 
     def add(self, values: pa.Array, counts: NDArray[np.int64]) -> None:
         """Takes some more values, none of them null, and how often each occurs."""
         looks = {name: _matches(values, _LOOKS[name]) for name in {"numbers", *self._left}}
         is_number = looks["numbers"]
         is_number = is_number & ~_matches(values, _CODE) if is_number.any() else is_number
-        if not self._other and not is_number.all():
-            self._other = values[int(np.argmin(is_number))].as_py()
+        if len(self._others) < _NUM_OTHERS and not is_number.all():
+            self._others += values.filter(pa.array(~is_number)).slice(0, _NUM_OTHERS - len(self._others)).to_pylist()
         self._num_values += int(counts.sum())
         self._num_numbers += int(counts[is_number].sum())
         self._left = [name for name in self._left if looks[name].all()]
@@ -662,11 +665,11 @@ class FormatGuess:
         return self._left[0] if self._left and not self._all_digits else ""
 
     def mostly(self) -> str:
-        """How many values look like numbers, and the first that does not; empty where all do, or not nearly all."""
+        """How many values look like numbers, and the first that do not; empty where all do, or not nearly all."""
         if not _NEARLY_ALL * self._num_values <= self._num_numbers < self._num_values:
             return ""
         counted = f"{self._num_numbers:,} of its {self._num_values:,} values look like numbers"
-        return f"{counted}, the first of the others is {shorten(self._other, _SHOWN)!r}"
+        return f"{counted}, and not {', '.join(repr(shorten(other, _SHOWN)) for other in self._others)}"
 
 
 def _matches(values: pa.Array, pattern: str) -> NDArray[np.bool_]:

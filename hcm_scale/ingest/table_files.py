@@ -37,6 +37,7 @@ import pyarrow.parquet as pq
 from pyarrow.csv import InvalidRow
 
 from hcm_scale.base.files import resolved
+from hcm_scale.base.sheets import read_sheet
 from hcm_scale.ingest.encode import (
     POINTS_OF_THOUSANDS,
     TextFormat,
@@ -52,6 +53,7 @@ log = logging.getLogger(__name__)
 TableSource: TypeAlias = str | Path | pa.Table
 PARQUET = (".parquet", ".pq")
 CSV = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
+EXCEL = (".xlsx",)
 CSV_GAPS = ("", "NA", "N/A", "n/a", "#N/A", "#NV", "null", "NULL", "-", "--")  # NaN too among numbers
 TYPE = "type"  # the column that says which of several node tables a row is of
 _NAMES = {
@@ -119,7 +121,7 @@ class TableFiles:
 
     @property
     def is_csv(self) -> bool:
-        return bool(self.paths) and not _is_parquet(self.paths[0])
+        return bool(self.paths) and not self.paths[0].name.endswith(PARQUET + EXCEL)
 
     @cached_property
     def _has_semicolons(self) -> bool:
@@ -202,6 +204,7 @@ class TableFiles:
         """Streams the named columns, in order; of CSV `block_bytes` of text at a time, 0: as it suits many columns."""
         block_bytes = block_bytes or min(max(_CSV_BLOCK_BYTES, len(names) * _CSV_COLUMN_BYTES), _MAX_CSV_BLOCK_BYTES)
         read = functools.partial(_csv_batches, block_bytes, self.gap_words) if self.is_csv else _parquet_batches
+        read = _excel_batches if self.paths and self.paths[0].name.endswith(EXCEL) else read
         row = 0
         self.starts.clear()
         if self.table is not None:
@@ -258,7 +261,7 @@ def open_table(option: str, where: TableSource, max_bytes: int) -> TableFiles:
         return _joined([open_table(option, name, max_bytes) for name in names], str(where))
     paths = _find_paths(option, str(where))
     schema = _schema_of(paths[0])
-    if not _is_parquet(paths[0]) and pa.binary() in schema.types:  # what the CSV reader makes of other than UTF-8
+    if paths[0].name.endswith(CSV) and pa.binary() in schema.types:  # what the CSV reader makes of other than UTF-8
         raise InputError(_not_utf8(paths[0]))
     check_distinct(schema.names, paths[0].name)
     values = [
@@ -311,6 +314,8 @@ def columns_of_later_files(table: TableFiles) -> dict[str, tuple[str, str]]:
 
 
 def _schema_of(path: Path) -> pa.Schema:
+    if path.name.endswith(EXCEL):
+        return _sheet(path, path.stat().st_mtime_ns).schema
     with reading(f"{path} cannot be read as {'Parquet' if _is_parquet(path) else 'CSV'}"), _naming_encoding(path):
         schema = pq.read_schema(path) if _is_parquet(path) else _open_csv(path, {})[0].schema
         _ = schema.names  # decoded here, where an error about names that are no text is given the file
@@ -360,12 +365,12 @@ def _find_paths(option: str, where: str) -> tuple[Path, ...]:
     """The files of the table at a file, folder or glob, sorted; `option` is its name in messages."""
     paths = files_at(where)
     if Path(where).is_dir():
-        paths = [p for p in paths if p.name.endswith(PARQUET + CSV)]
+        paths = [p for p in paths if p.name.endswith(PARQUET + CSV + EXCEL)]
     if not paths:
         raise InputError(f"{option}={where!r} names no Parquet or CSV file; legal are a file, a folder or a glob")
-    if not any(all(path.name.endswith(endings) for path in paths) for endings in (PARQUET, CSV)):
+    if not any(all(path.name.endswith(endings) for path in paths) for endings in (PARQUET, CSV, EXCEL)):
         raise InputError(
-            f"{option}={where!r} must name files of one kind, {PARQUET} or {CSV}; found {paths[0].name} ..."
+            f"{option}={where!r} must name files of one kind, {PARQUET}, {CSV} or {EXCEL}; found {paths[0].name} ..."
         )
     once = {resolved(path): path for path in sorted(paths, key=lambda path: (len(path.parts), path), reverse=True)}
     if len(once) < len(paths):  # rows of a file that links lead to as well would count twice
@@ -475,6 +480,21 @@ def _column_chunks(metadata: pq.FileMetaData) -> Iterator[tuple[int, int, pq.Col
     """Streams (row group, its rows, column chunk)."""
     for number, group in enumerate(map(metadata.row_group, range(metadata.num_row_groups))):
         yield from ((number, group.num_rows, group.column(i)) for i in range(group.num_columns))
+
+
+@functools.lru_cache(2)
+def _sheet(path: Path, changed: int) -> pa.Table:
+    try:
+        return read_sheet(path)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+
+
+def _excel_batches(path: Path, shown: str, types: _Types, max_bytes: int) -> Iterator[pa.RecordBatch]:
+    sheet = _sheet(path, path.stat().st_mtime_ns)
+    if missing := [name for name in types if name not in sheet.column_names]:
+        raise InputError(f"{shown} has no column {missing[0]!r}, which the first file has")
+    yield from _checked_batches(sheet.select([*types]).to_batches(_BATCH_ROWS), shown, types)
 
 
 def _checked_batches(batches: Iterable[pa.RecordBatch], shown: str, types: _Types) -> Iterator[pa.RecordBatch]:

@@ -480,7 +480,7 @@ def column_table(lines: Sequence[Mapping[str, Any]]) -> str:
     """
 
     def cell(value: Any) -> str:
-        return "-" if value is None else f"{value:,}" if isinstance(value, int) else shorten(str(value))
+        return "-" if value is None else f"{value:,}" if isinstance(value, int) else shorten(str(value), 300)
 
     rows = [_HEADER, *(tuple(cell(line[name]) for name in _HEADER) for line in lines[:_MAX_LINES])]
     widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADER))]

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcm_scale.base.names import GAP_SUFFIX, NO_COLUMN, VECTOR
+from hcm_scale.base.names import AS_END, GAP_SUFFIX, NO_COLUMN, ROWS, VECTOR
 from hcm_scale.graph.store import KIND_NAMES, Attributes, Graph, SparseRows
 from hcm_scale.report.evidence import Evidence, contains, is_among, row_mean
 from hcm_scale.report.reasons import reasons
@@ -91,7 +91,7 @@ class Difference:
 
     @property
     def notable(self) -> bool:
-        return self.extreme or abs(self.deviations) >= NOTABLE_DEVIATIONS
+        return self.extreme or (abs(self.deviations) >= NOTABLE_DEVIATIONS and self.value != self.usual)
 
 
 @dataclass(frozen=True)
@@ -314,6 +314,10 @@ def _differences(evidence: Evidence, node: int, row: NDArray[Any], limit: int) -
     extreme = (usual_range > 0.0) & (np.abs(own - usual) > _EXTREME * usual_range)
     names = graph.columns
     absent = [c for c, name in enumerate(names) if name.endswith(GAP_SUFFIX) and own[c] == NO_COLUMN]
+    rows_of = {name.removeprefix(ROWS): c for c, name in enumerate(names) if name.startswith(ROWS)}
+    for c, name in enumerate(names):  # of an end that it never was there is nothing but that
+        rows_at = rows_of.get(name.rpartition(AS_END)[2], c) if AS_END in name else c
+        absent += [c] if rows_at != c and own[rows_at] == 0.0 else []
     deviations[absent], extreme[absent] = 0.0, False
     differences: dict[str, Difference] = {}
     first_days, stored = _first_days(graph), graph.info.get("ingest", {}).get("columns", [])

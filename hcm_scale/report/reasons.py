@@ -40,6 +40,8 @@ def reasons(
     chosen = [pair for pair in candidates if pair[1].notable or (extreme and pair[0].shows_differences)] or candidates[
         :1
     ]
+    if row["degree"] == 1:  # of one edge, which says little
+        chosen.sort(key=lambda pair: pair[0].needs_hops)
     first = next((i for i, (kind, _) in enumerate(chosen) if extreme or (far_off and kind.follows_differences)), None)
     cause = next((i for i, (kind, _) in enumerate(chosen) if kind.shows_differences), None)
     if first is not None and cause is not None and first < cause:
@@ -53,11 +55,11 @@ def _with_numbers(around: Around, kind: Kind, reason: Reason) -> Reason:
     return replace(reason, **kind.reason(around))
 
 
-def kind_shares(ranked: Any, trust: float = 1.0) -> dict[str, float]:
+def kind_shares(ranked: Any, trust: float = 1.0, learnt: float = 1.0) -> dict[str, float]:
     """By kind, its share of the scores of the first hundredth of the nodes, the largest first.
 
-    `trust` is that of the run in attributes (features/purify.py). Empty where the gains of kinds do not add up to the
-    scores that rank, as where another graph's nodes are the scale.
+    `trust` and `learnt` are those of the run (`Facts`). Empty where the gains of kinds do not add up to the scores that
+    rank, as where another graph's nodes are the scale.
     """
     if ranked_by(ranked) != "score":
         return {}
@@ -65,7 +67,7 @@ def kind_shares(ranked: Any, trust: float = 1.0) -> dict[str, float]:
     table = ranked.select([*dict.fromkeys(["degree", "score", *(kind.column for kind in kinds)])])
     first, degree = slice(0, -(-ranked.num_rows // 100)), table["degree"].to_numpy()
     of_kind = {kind: table[kind.column].to_numpy() for kind in kinds}
-    own = KindNumbers(of_kind, degree > 0, Facts(mean_degree(degree), trust))
+    own = KindNumbers(of_kind, degree > 0, Facts(mean_degree(degree), trust, learnt))
     gains = {kind.name: kind.weight(own.facts) * kind_gains(kind, own)[1](first).softened for kind in kinds}
     score = table["score"].to_numpy()[first]
     if not score.sum() or not np.allclose(sum(gains.values()), score, rtol=1e-6):

@@ -136,7 +136,7 @@ def meaning(ranked_by: str) -> str:
 
 
 def found_text(facts: Mapping[str, Any], largest_p: float | None = None) -> str:
-    """How many nodes stand out, up to which p, and how far two encoders agree, where that is known.
+    """How many nodes stand out, up to which p, how sure the list is, how far two encoders agree, where that is known.
 
     >>> found_text({"num_flagged": 3, "fdr": 0.1, "stability": 0.84})
     '3 nodes stand out at a false-discovery rate of 10%. 84% of the first nodes stay so by either encoder alone.'
@@ -150,6 +150,10 @@ def found_text(facts: Mapping[str, Any], largest_p: float | None = None) -> str:
             "reading list: odd nodes, if there are any, are near its head."
         )
         parts.append(f"{who} out at a {rate}{up_to}." if count else none)
+    if sure := [each for each in facts.get("precision") or () if each[2] >= 0.5]:
+        first, share, low, high = sure[-1]
+        around = f"{100 * share:.0f}% ({100 * low:.0f} to {100 * high:.0f}%)"
+        parts.append(f"Of the first {first:,} rows {around} are expected to be odd.")
     if stability is not None:
         parts.append(f"{100 * stability:.0f}% of the first nodes stay so by either encoder alone.")
     return " ".join(parts)
@@ -181,7 +185,7 @@ def weak_attributes_text(
     return (
         "The attributes say little about who is joined to whom: two neighbours are more alike than nodes of different "
         f"edges in {100 * signal:.0f}% of cases, where 50% is chance. What is said of far or unlike neighbours is weak "
-        f"evidence here{rests}."
+        f"evidence here{rests}. Columns that say what a node is would help."
     )
 
 
@@ -385,8 +389,10 @@ def edge_text(e: EdgeExplanation) -> str:
     first, second = (clip(end, ID_WIDTH) for end in e.ends)
     state = {None: "", True: ", flagged", False: ", not flagged"}[e.flagged]
     rate = "" if e.flagged is None else f" at a false-discovery rate of {percent(e.fdr)}"
+    among = f"{percent(e.share)} of the {e.num_edges:,} edges are as strange"
+    among = f"the strangest of {e.num_edges:,} edges" if e.share * e.num_edges < 1.5 else among
     lines = [
-        f"{first} and {second}   {percent(e.share)} of the {e.num_edges:,} edges are as strange",
+        f"{first} and {second}   {among}",
         f"p {p_text(e.p)}{state}{rate}   degrees {e.degrees[0]:,} and {e.degrees[1]:,}",
         "",
     ]

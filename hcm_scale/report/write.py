@@ -38,7 +38,7 @@ _NUM_NEIGHBORS = 8  # listed per explained node
 _NUM_BY_KIND = 10  # nodes shown of each kind of evidence
 _MAX_GROUP_CARDS = 20  # explained beyond the first nodes: the rest of their groups
 _NUM_CHARTS = 3  # in a notebook
-_FOUND = ("num_flagged", "fdr", "stability")
+_FOUND = ("num_flagged", "fdr", "precision", "stability")
 _JSON_TYPES = {str, int, bool, type(None)}
 
 

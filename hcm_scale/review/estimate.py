@@ -30,7 +30,7 @@ _NUM_PIECES, _MOST_VERDICTS = 8, 1 << 15  # of a walk; that it is fitted to
 _LEVEL, _SLOPE = -3.5, 0.5  # expected at the end of the lists, and of the first list
 _LEVEL_SPREAD, _SLOPE_SPREAD, _SPREADS = 2.0, 0.5, (3.0, 0.7)  # the last of slopes by the first list and by others
 _NUM_DRAWS, _MOST_NODES = 400, 4096
-_NUM_STEPS, _STEP_NODES = 100, 64  # of ranks, where the end of what is worth reading is looked for
+_NUM_STEPS, _WINDOW = 100, 50  # of ranks, where the end of what is worth reading is looked for; least nodes of a look
 _PURPOSE = 0x403  # of the seed
 
 Values = NDArray[np.float64]
@@ -98,13 +98,17 @@ class Estimates:
         return Share(len(first), float(num_bad.mean()) / len(first), float(low), float(high))
 
     def worth_reading(self, name: str, price: float) -> int:
-        """The rank down to which the nodes of a list are bad with at least this chance; 0 where the first are not."""
+        """The rank down to which a list has at least this share of bad nodes; 0 where its first have not.
+
+        The share at a rank is that of the last fifth of the nodes up to it, and of no fewer than the window: one node,
+        or ten, tell nothing.
+        """
         order, last = self.orders[name], 0
-        for end in np.unique(np.geomspace(min(10, len(order)), len(order), _NUM_STEPS).astype(np.int64)):
-            here = order[np.linspace(last, end - 1, min(end - last, _STEP_NODES)).astype(np.int64)]
-            if self._chances(here).mean() < price:
+        for end in np.unique(np.geomspace(min(10, len(order)), len(order), _NUM_STEPS).astype(np.int64)).tolist():
+            if self._share(order[max(0, min(4 * end // 5, end - _WINDOW)) : end]).share >= price:
+                last = end
+            elif end >= _WINDOW:
                 break
-            last = int(end)
         return last
 
 

@@ -296,7 +296,6 @@ def _out_of_fold(rows: _Rows, seed: int) -> Values:
 
 
 def _sentences(columns: _Columns, weights: Values) -> list[str]:
-    """What the weights say, in words: the score, evidence, attributes, neighbours."""
     slope, num_tails = weights[1], len(columns.double) - 1
     amount = "less than" if slope < 0.7 else "more than" if slope > 1.3 else "about as much as"
     said = [f"The label-free score counts {amount} before."]
@@ -305,7 +304,11 @@ def _sentences(columns: _Columns, weights: Values) -> list[str]:
     by_size = np.argsort(-np.abs(tails).max(axis=0), kind="stable")[:_SAID_EACH]
     for at in by_size[np.abs(tails).max(axis=0)[by_size] >= _SAID]:
         upper, lower = tails[:, at]
-        manner = "more" if upper > 0 else "less, or the other way round"
+        if at == len(titles) - 1:  # no evidence of the score
+            few = "Few" if lower > abs(upper) else "Many"
+            said.append(f"{few} neighbours: {'worse' if max(upper, lower) > 0 else 'better'}.")
+            continue
+        manner = "more than before" if upper > 0 else "less than before"
         manner = "the other way round: bad nodes have little of it" if lower > abs(upper) else manner
         said.append(f"Evidence of '{titles[at]}' counts {manner}.")
     width = columns.features.shape[1]

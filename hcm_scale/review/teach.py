@@ -73,7 +73,6 @@ class Run(Protocol):
 
 
 def _score(run: Run) -> Values:
-    """The label-free score that ranks, (n,)."""
     return run.column(table.ranked_by(run.ranked))
 
 
@@ -245,7 +244,7 @@ def next_nodes(run: Run, count: int) -> pa.Table:
 
 def import_verdicts(run: Run, source: TableSource, by: str | None = None, id_names: Sequence[str] = ()) -> list[str]:
     """Adds the verdicts of a table that differ from those known; returns what there is to say about them."""
-    given, said = verdicts.read_table(source, id_names)
+    given, said = verdicts.read_table(source, id_names, of=run.graph)
     (ids, number, last), codes = verdicts.last_rows(given["id"]), given["code"].to_numpy()
     nodes, lines = verdicts.find_nodes(run.graph, ids), [said]
     if len(ids) and (nodes < 0).all():

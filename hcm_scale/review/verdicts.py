@@ -39,7 +39,7 @@ from hcm_scale.graph import Graph
 from hcm_scale.ingest.policy import InputError, shown_names
 from hcm_scale.ingest.table_files import CSV_GAPS, TableFiles, TableSource, open_table
 
-FILE = "verdicts.jsonl"
+FILE, OF = "verdicts.jsonl", "of"
 GOOD, BAD, UNSURE, NONE = range(4)
 NAMES = ("good", "bad", "unsure", "none")  # by code
 _WORDS = {
@@ -112,7 +112,7 @@ def _append(run_dir: Path, lines: Sequence[str]) -> None:
     if not run_dir.is_dir():
         raise ValueError(f"{run_dir} is not the folder of a run")
     path = files.path_inside(run_dir, FILE)
-    with files.file_lock(path), open(path, "r+b", buffering=0) as stream:
+    with files.file_lock(path), files.open_regular(path, "r+b", buffering=0) as stream:
         stream.seek(max(0, stream.seek(0, os.SEEK_END) - _LINES_AT_ONCE))
         left = stream.read().rpartition(b"\n")[2]
         end = b"" if not left else b"\n" if _is_whole(left) else _TORN
@@ -136,7 +136,7 @@ def _user() -> str:
 def latest(run_dir: Path) -> Verdicts:
     """The verdicts of a run that count; none where there is no file. FolderError names a line that is damaged."""
     path, notes = files.path_inside(run_dir, FILE), list[str]()
-    lines = pa.concat_tables([_SCHEMA.empty_table(), *(_slices(path, notes) if path.is_file() else ())])
+    lines = pa.concat_tables([_SCHEMA.empty_table(), *(_slices(path, notes) if path.exists() else ())])
     (ids, number, last), codes = last_rows(lines["id"]), pc.index_in(lines["verdict"], pa.array(NAMES)).to_numpy()
     counts = codes[last[number]]
     taken_back = np.full(len(ids), -1)
@@ -161,7 +161,7 @@ def last_rows(ids: pa.ChunkedArray) -> tuple[pa.Array, NDArray[np.integer], NDAr
 def _slices(path: Path, notes: list[str]) -> Iterator[pa.Table]:
     """Lines of the file, some at a time; adds to `notes` what was left out."""
     number, num_torn = 1, 0
-    with open(path, "rb") as stream:
+    with files.open_regular(path) as stream:
         while chunk := stream.read(_SLICE_BYTES):
             chunk += stream.readline()
             if not chunk.endswith(b"\n") and not _is_whole(chunk.rpartition(b"\n")[2]):
@@ -176,7 +176,6 @@ def _slices(path: Path, notes: list[str]) -> Iterator[pa.Table]:
 
 
 def _parse(path: Path, chunk: bytes, first: int) -> pa.Table:
-    """The lines of a part of the file, which begins with line number `first`."""
     try:
         return _read_lines(chunk)
     except ValueError as error:
@@ -192,7 +191,6 @@ def _parse(path: Path, chunk: bytes, first: int) -> pa.Table:
 
 
 def _read_lines(text: bytes) -> pa.Table:
-    """The verdicts of some lines; ValueError where one is none."""
     if not text.strip():
         return _SCHEMA.empty_table()
     options = pajson.ParseOptions(explicit_schema=_SCHEMA, unexpected_field_behavior="ignore")
@@ -213,7 +211,12 @@ def _is_whole(line: bytes) -> bool:
 # Verdicts that others wrote.
 
 
-def read_table(source: TableSource, id_names: Sequence[str] = ()) -> tuple[pa.Table, str]:
+def numbered(graph: Graph) -> str:
+    """What a sheet says of the graph whose numbers its ids are: in another graph they are those of other nodes."""
+    return f"graph {graph.fingerprint[:12]}"
+
+
+def read_table(source: TableSource, id_names: Sequence[str] = (), of: Graph | None = None) -> tuple[pa.Table, str]:
     """The columns id and code of a table, rows without a verdict left out, and what was guessed, in words.
 
     The verdict is the column of that name or one like it, else the one whose first values are verdicts; the id is the
@@ -223,6 +226,10 @@ def read_table(source: TableSource, id_names: Sequence[str] = ()) -> tuple[pa.Ta
         raise InputError(missing_file_text(str(source)))
     table = open_table("verdicts", source, _MAX_BYTES)
     names = [name for name in table.schema.names if name not in table.index_columns]
+    about = {*table.first_batch([OF]).column(0).drop_null().to_pylist()} if OF in names else set()
+    if of is not None and of.ids is None and about - {numbered(of)}:
+        why = "its ids are numbers of nodes of another graph than that of the run, which was made again since"
+        raise InputError(f"{table.origin}: {why}; hcm-scale review writes a new list")
     verdict = _verdict_column(table, names)
     others = [name for name in names if name != verdict]
     named = [name for name in others if name.lower() in (*_ID_COLUMNS, *map(str.lower, id_names))]

@@ -1,4 +1,4 @@
-"""Bursts: many rows of an account within an hour, a day, a week or three, where few are usual.
+"""Bursts: many rows of an account within an hour, a day, a week or two, where few are usual.
 
 Time is first made even: a second in which all rows together are twice as many counts as two (`even_time`), so that
 everybody's month end, weekday and hour are taken out. Windows are lengths of that time. The most rows of an account in
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from hcm_scale.base.jit import kernel
 from hcm_scale.rows.rows import DAY, HOUR, ByAccount, Rows, Values, row_share, share_accounts, surprise
 
-WINDOWS = (HOUR, 6 * HOUR, DAY, 2 * DAY, 7 * DAY, 20 * DAY)  # a month would hold two ends of one, or one, by chance
+WINDOWS = (HOUR, 6 * HOUR, DAY, 2 * DAY, 7 * DAY, 14 * DAY)  # three weeks may hold two ends of a month, or one
 _UNEVEN = 0.9  # share of the even time that follows the rows; the rest is plain time
 _KNOWN_SHARE = 0.15  # of the table's time, at its beginning: partners met there may have been known before
 _FEWEST = 3  # rows that make a burst

@@ -7,9 +7,9 @@
 -1 is for no row. Rows are those of the graph's folder, in their order. The surprise of a row by its history is that of
 its rank among all rows; the others are those of its account or chain (burst.py, flow.py, chain.py).
 
-`RowEvidence.surprise` is the one by which rows are ranked: the most that a kind says beyond where it is common, its
-95 % quantile and three nats at least, in units of how fast its bulk grows from the 75 % quantile to there, one nat at
-least: a kind that says something of many rows has to say more.
+`RowEvidence.surprise` is the one by which rows are ranked: the most that a kind says beyond where it is common, in
+units of how fast its bulk grows from the 75 % quantile to the 95 % quantile, one nat at least. Common is what lies below
+the latter, and below three units: a kind that says something of many rows has to say more.
 """
 
 from dataclasses import dataclass
@@ -99,11 +99,11 @@ class RowEvidence:
 
     @cached_property
     def bars(self) -> tuple[Values, Values]:
-        """Up to where every kind says nothing of a row, and the unit of what it says beyond, (kinds,) each."""
+        """Up to how many units of its own every kind says nothing of a row, and those units, (kinds,) each."""
         some = self.surprises[:: max(1, len(self.surprises) // _SAMPLE)]
         low, high = np.quantile(some, [_LOW, _COMMON], axis=0) if len(some) else np.zeros((2, NUM_KINDS))
         scale = np.maximum(1.0, (high - low) / np.log((1.0 - _LOW) / (1.0 - _COMMON)))
-        return np.maximum(high, LEAST), scale
+        return np.maximum(high / scale, LEAST), scale
 
     @cached_property
     def _beyond(self) -> tuple[Values, NDArray[np.int8]]:
@@ -111,7 +111,7 @@ class RowEvidence:
         (bar, scale), best, kind = self.bars, np.empty(len(self.rows)), np.empty(len(self.rows), np.int8)
 
         def fill(part: slice) -> None:
-            beyond = (self.surprises[part] - bar) / scale
+            beyond = self.surprises[part] / scale - bar
             best[part], kind[part] = beyond.max(axis=1), beyond.argmax(axis=1)
 
         run_in_slices(len(best), fill)

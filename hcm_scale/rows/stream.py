@@ -6,7 +6,7 @@ the same numbers at once and cut into days. What is usual is that of the run alo
 
 - history: the median and spread of the amounts that its payer pays, and its payee receives, in the run; the surprise is
   that of the deviation's rank among the run's rows (history.py);
-- burst: rows out of its payer, and into its payee, within an hour to three weeks up to it, against the larger of the
+- burst: rows out of its payer, and into its payee, within an hour to two weeks up to it, against the larger of the
   account's rate in the run since its first row, times how much busier all accounts are in that window than in the run,
   and what its third busiest window in the run leads to expect; an account that the run does not have is held against
   the mean of those that it has. The surprise is shared by the rows of the window (burst.py);

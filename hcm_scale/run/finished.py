@@ -235,7 +235,6 @@ class FinishedRun:
 
     @cached_property
     def _context(self) -> RunContext:
-        """What the encoders are opened by."""
         views = self.config.score.views
         trained = None if self.trained is None else self.trained.model(views)
         names = ["graph", "purified", *(name for view in views if (name := f"propagated-{view}") in self.keys)]

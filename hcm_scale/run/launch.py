@@ -72,7 +72,7 @@ def num_processes(world: WorldConfig) -> int:
 
 def start_ranks(config: Config, until: str) -> None:
     """Starts this machine's ranks and returns when the run is finished; RankError, or the ValueError of a rank."""
-    ranks = Path(config.run_dir).resolve() / RANKS
+    ranks = files.path_inside(Path(config.run_dir).resolve(), RANKS)
     config.run_dir = str(ranks.parent)
     ranks.mkdir(parents=True, exist_ok=True)
     files.write_json(ranks / JOB, {"config": asdict(config), "until": until})
@@ -208,7 +208,7 @@ def agree(world: World, config: Config, until: str) -> None:
     """Gives all ranks the run directory of rank 0; ValueError if their options differ or they do not share it."""
     decided = ("world", "run_dir", "share_dir")  # machines may differ in the first, rank 0 decides the others
     options = files.hash_value([{key: value for key, value in asdict(config).items() if key not in decided}, until])
-    path, token = Path(config.run_dir).resolve() / RANKS / "world.json", secrets.token_hex(8)
+    path, token = files.path_inside(Path(config.run_dir).resolve(), f"{RANKS}/world.json"), secrets.token_hex(8)
     if world.leads:
         path.parent.mkdir(parents=True, exist_ok=True)
         files.write_json(path, {"size": world.size, "token": token})
@@ -223,6 +223,7 @@ def agree(world: World, config: Config, until: str) -> None:
 
 
 def _log_handler(path: Path) -> logging.Handler:
+    files.open_regular(path, "a").close()  # or it is refused
     handler = logging.FileHandler(path)
     handler.setFormatter(console.Printable(LOG_FORMAT))
     return handler
@@ -273,7 +274,7 @@ def _redirect(folder: Path, rank: int) -> None:
         terminal.setFormatter(console.Printable())
         logging.basicConfig(level=logging.INFO, handlers=[terminal, _log_handler(folder.parent / "log")])
         return
-    with open(folder / f"rank-{rank}.log", "a") as stream:
+    with files.open_regular(folder / f"rank-{rank}.log", "a") as stream:
         for descriptor in (1, 2):
             os.dup2(stream.fileno(), descriptor)
 

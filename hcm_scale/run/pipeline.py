@@ -172,7 +172,6 @@ def device_of(world: schema.WorldConfig) -> str:
 
 
 def _finished_event(run_dir: Path, stages: Sequence[Mapping[str, Any]], seconds: float) -> dict[str, Any]:
-    """The fields of the last line of a run; null for what its stages do not say."""
     facts = {name: value for stage in stages for name, value in stage["detail"].items()} | stages[0]["detail"]
     names = ("nodes", "edges", "num_flagged", "fdr", "stability", "roc_auc", "num_moved", "missing_columns")
     peak = max(stage["peak_rss_bytes"] for stage in stages)
@@ -182,7 +181,6 @@ def _finished_event(run_dir: Path, stages: Sequence[Mapping[str, Any]], seconds:
 
 
 def _send_results(config: Config, workspace: Workspace) -> None:
-    """Copies the ranked list and the report to `score.copy_to`, as far as this run has made them."""
     made = {"scores": ("scores.parquet",), "report": ("report.html", "report.json")}
     paths = [workspace.folders[stage] / name for stage in made if stage in workspace.folders for name in made[stage]]
     if config.score.copy_to and paths:

@@ -231,7 +231,6 @@ def _sql(graph: schema.SqlGraph, encodings: list[readers.Encoding] | None) -> Re
 
 
 def _reader_name(graph: schema.ReaderGraph) -> str:
-    """The plug-in that reads the file: as named, or as the ending says."""
     return graph.reader or Path(graph.path).suffix.removeprefix(".") or "?"
 
 

@@ -228,7 +228,6 @@ class Workspace:
         return folder, key, StageRecord(stage.name, key, str(folder), *costs, record is not None, made["detail"])
 
     def _follow(self, stage: Stage) -> tuple[Path, str, StageRecord | None]:
-        """What the other ranks do for a stage, as rank 0 decided."""
         decision = self.world.broadcast(None)
         if stage.together and not decision["finished"]:
             with raising_out_of_memory(stage.name), console.logging_stage(stage.name):
@@ -260,7 +259,7 @@ def facts_text(facts: Facts) -> str:
 
 def record_path(folder: Path, ending: str = ".json") -> Path:
     """Path of a folder's record, or with another ending of its lock or of the folder moved aside."""
-    return folder.parent / RECORDS / f"{folder.name}{ending}"
+    return files.path_inside(folder.parent, f"{RECORDS}/{folder.name}{ending}")
 
 
 def read_record(folder: Path, ending: str = ".json") -> Facts:
@@ -285,7 +284,6 @@ def repair_hint(folder: Path) -> str:
 
 
 def _check_ours(folder: Path) -> None:
-    """Refuses a folder that holds something and is no stage's."""
     if folder.is_symlink() or not folder.exists() or record_path(folder).exists():
         return
     if not folder.is_dir() or any(folder.iterdir()):
@@ -304,6 +302,9 @@ def _prepare(name: str, folder: Path, key: str, listed: str | None) -> float:
         log.info("%-20s goes on where it was stopped", name, extra=console.event("stage_resumed"))
         for path, _, _ in os.walk(folder):
             files.remove_temporary(Path(path))
+        for entry in folder.rglob("*"):
+            if entry.is_symlink() or not (entry.is_dir() or entry.is_file()):
+                raise files.FolderError(f"{entry} is a link or a pipe; {repair_hint(folder)}")
         return float(record.get("seconds", 0.0))
     if (
         folder.is_dir()
@@ -352,13 +353,11 @@ def _restore(folder: Path, key: str) -> Facts | None:
 
 
 def _remove_previous(folder: Path) -> None:
-    """Removes the folder that was moved aside, its record first."""
     record_path(folder, _BEFORE).unlink(missing_ok=True)
     _remove(record_path(folder, ".before"))
 
 
 def _link(link: Path, folder: Path) -> None:
-    """Makes the run's own name of a stage point at the shared folder."""
     fresh = link.with_name(f".{link.name}.{os.getpid()}.tmp")
     fresh.unlink(missing_ok=True)
     fresh.symlink_to(os.path.relpath(folder, link.parent))

@@ -59,10 +59,11 @@ def pairs_per_class(labels: Labels, *, sampling_ratio: float) -> int:
         fewer = range(len(counts) - 1, 1, -1)
         works = next((c for c in fewer if sampling_ratio * min(*counts[: c - 1], sum(counts[c - 1 :])) >= 1), None)
         classes = f"hops.classes={works}, " if works else ""
+        ratio = f"sampling.ratio={least:g}{' .. 1' * (least < 1)}, "
         raise ValueError(
             f"sampling.ratio={sampling_ratio} of the smallest class leaves no pair (pairs per class: {list(counts)}): "
-            "the graph is very small, or few nodes are sources; legal here "
-            f"are sampling.ratio={least} .. 1, {classes}or more hops.num_sources"
+            "the graph is very small, or few nodes are sources; legal here are "
+            f"{ratio}{classes}or more hops.num_sources"
         )
     return draw
 

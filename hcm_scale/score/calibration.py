@@ -41,20 +41,20 @@ class ZScale(NamedTuple):
 
 def zscale_among(values: Sequence[Values], scored: NDArray[np.bool_]) -> ZScale:
     """Means, standard deviations and least sum of z-scores among the scored nodes; each number is (n,)."""
-    size = sum(map_slices(len(scored), lambda part: np.count_nonzero(scored[part])))
+    size = sum(map_slices(len(scored), lambda chunk: np.count_nonzero(scored[chunk])))
     if not size:
         return ZScale(np.zeros(len(values)), np.zeros(len(values)), 0.0)
 
     def moments(center: Values, power: int) -> Values:
         """Mean, over the scored nodes, of this power of each number minus its center."""
 
-        def sums(part: slice) -> list[float]:
-            return [((value[part][scored[part]] - c) ** power).sum() for value, c in zip(values, center, strict=True)]
+        def sums(chunk: slice) -> list[float]:
+            return [((value[chunk][scored[chunk]] - c) ** power).sum() for value, c in zip(values, center, strict=True)]
 
         return np.sum(map_slices(len(scored), sums), axis=0) / size
 
-    def least(part: slice) -> float:
-        return float(_sum_zscores(values, part, means, spreads)[scored[part]].min(initial=np.inf))
+    def least(chunk: slice) -> float:
+        return float(_sum_zscores(values, chunk, means, spreads)[scored[chunk]].min(initial=np.inf))
 
     means = moments(np.zeros(len(values)), 1)
     spreads = np.sqrt(moments(means, 2))
@@ -72,19 +72,19 @@ def add_zscores(values: Sequence[Values], scored: NDArray[np.bool_], scale: ZSca
     """
     out = np.empty(len(scored))
 
-    def fill(part: slice) -> None:
-        total = _sum_zscores(values, part, scale.means, scale.spreads) - scale.least
-        out[part] = np.where(scored[part], total, 0.0)
+    def fill(chunk: slice) -> None:
+        total = _sum_zscores(values, chunk, scale.means, scale.spreads) - scale.least
+        out[chunk] = np.where(scored[chunk], total, 0.0)
 
     run_in_slices(len(out), fill)
     return out
 
 
-def _sum_zscores(values: Sequence[Values], part: slice, means: Values, spreads: Values) -> Values:
-    total = np.zeros(len(values[0][part]))
+def _sum_zscores(values: Sequence[Values], chunk: slice, means: Values, spreads: Values) -> Values:
+    total = np.zeros(len(values[0][chunk]))
     for value, mean, spread in zip(values, means, spreads, strict=True):
         if spread > 0:
-            total += (value[part] - mean) / spread
+            total += (value[chunk] - mean) / spread
     return total
 
 

@@ -13,7 +13,7 @@ which is Fisher's way to combine evidence: a node that leads in one kind comes b
 softened gain is that of the rank alone where this is more, so that members of a large group do not push each other
 down; beyond log(n), the most that a rank can say, it grows as a logarithm, so that no heavy tail decides alone. The
 plain sums of gains are what `threshold.py` turns into p. A kind of which the tail alone counts (`TailOnly`) says
-nothing up to its 95 % quantile, and is no part of the plain sum: it is a test of its own.
+nothing up to its 95 % quantile, and is no part of the plain sum: p joins it to the sum's.
 
 Each kind also ranks by itself: rank 1 is the most unusual node, equal ones share the middle rank, rounded towards 1,
 and so do all nodes about which the kind says nothing. Every kind is sorted once, into double places (best plus worst
@@ -52,8 +52,10 @@ LEAST_P = 1e-300
 FEW = 200  # nodes that do not show the bulk of their like
 
 _HIGH = 0.95  # quantile where the fitted tail begins; anomalies lie beyond it
-_START = -np.log1p(-_HIGH)  # its surprise
+START = -np.log1p(-_HIGH)  # its surprise
+_NEXT = 0.8  # quantile from which on nodes come next to those in the tail
 _SHAPE_MARGIN = 0.25  # a normal bulk has the shape -0.4, an exponential one 0, a lognormal one 0.3
+_LUMP = 0.02  # share of the nodes that have the middle one of three quantiles, which says nothing then of the tail
 _SMALL = 10.0  # nodes of a bulk that shows its scale to within a factor of two
 
 Groups = Mapping[str | None, int]  # by type: which types are compared together; None: nodes of no type, or another
@@ -70,18 +72,18 @@ GainsOf = Callable[[slice], Gained]
 
 
 class Sums(NamedTuple):
-    """Weighted gains of every node added up, (n,), and the number of kinds that tell nodes apart.
+    """Weighted gains of every node added up, (n,), and the largest weight of a kind that tells nodes apart.
 
     Nodes without neighbours are compared with their like: their sum is that of what is said of them alone. Kinds of
-    which the tail alone counts are no part of the sum: `alone` is the largest of their surprises, (n,), 0 in the bulk,
-    and `num_alone` how many of them tell nodes apart. `usual` are the sums of the nodes of another graph; None where
-    the nodes themselves are the usual ones. Of nodes in groups `parts` are the nodes of each group and their sums,
-    which alone count then.
+    which the tail alone counts are no part of the sum: `alone` is the largest of their surprises, (n,), 0 up to their
+    80 % quantile, and `num_alone` how many of them tell nodes apart. `usual` are the sums of the nodes of another
+    graph; None where the nodes themselves are the usual ones. Of nodes in groups `parts` are the nodes of each group
+    and their sums, which alone count then.
     """
 
     total: Values
     has_neighbors: NDArray[np.bool_]
-    num_informative: int
+    largest_weight: float
     alone: Values | None = None
     num_alone: int = 0
     usual: "Sums | None" = None
@@ -103,8 +105,8 @@ class WeightedEvidence(NamedTuple):
         """Double places by the kind of this row."""
         out = np.empty_like(self.places[row])
 
-        def fill(part: slice) -> None:
-            np.add(2 * self.places[row, part], self.halves[part] >> row & 1, out=out[part])
+        def fill(chunk: slice) -> None:
+            np.add(2 * self.places[row, chunk], self.halves[chunk] >> row & 1, out=out[chunk])
 
         run_in_slices(len(out), fill)
         return out
@@ -129,10 +131,10 @@ def weigh_evidence(own: KindNumbers, reference: KindNumbers | None = None) -> We
     >>> weigh_evidence(KindNumbers({ATTRIBUTES: np.array([5.0, 9.0, 5.0])}, np.ones(3, bool))).places.tolist()
     [[2, 1, 2]]
     """
-    num_nodes, num_informative, num_alone = len(own.has_neighbors), 0, 0
+    num_nodes, largest_weight, num_alone = len(own.has_neighbors), 0.0, 0
     bits = np.uint8 if len(own.of_kind) <= 8 else np.uint32
     score, total, halves = np.zeros(num_nodes), np.zeros(num_nodes), np.zeros(num_nodes, bits)
-    usual = None if reference is None else np.zeros(len(reference.has_neighbors))
+    usual = np.zeros((2, 0 if reference is None else len(reference.has_neighbors)))  # sums, and tails alone
     alone = np.zeros(num_nodes) if any(kind.tail_only for kind in own.of_kind) else None
     places = np.empty((len(own.of_kind), num_nodes), place_type(num_nodes))
     for row, (kind, values) in enumerate(own.of_kind.items()):
@@ -142,15 +144,18 @@ def weigh_evidence(own: KindNumbers, reference: KindNumbers | None = None) -> We
         if kind.tail_only and alone is not None:
             num_alone += gains.varies or reference is not None
             _add_alone(gains_of, weight, alone, score)
+            if reference is not None:
+                _add_alone(gains.of, weight, usual[1])
         else:
-            num_informative += gains.varies and weight > 0.0
+            largest_weight = max(largest_weight, weight if gains.varies else 0.0)
             _add(gains_of, weight, total, score)
-            if usual is not None:
-                _add(gains.of, weight, usual)
+            if reference is not None:
+                _add(gains.of, weight, usual[0])
         _halve(double, halves, row)
-    sums = Sums(total, own.has_neighbors, max(1, num_informative), alone if num_alone else None, num_alone)
-    if reference is not None and usual is not None:
-        sums = sums._replace(usual=Sums(usual, reference.has_neighbors, sums.num_informative))
+    sums = Sums(total, own.has_neighbors, largest_weight or 1.0, alone if num_alone else None, num_alone)
+    if reference is not None:
+        theirs = Sums(usual[0], reference.has_neighbors, sums.largest_weight, usual[1] if num_alone else None)
+        sums = sums._replace(usual=theirs)
     return WeightedEvidence(score, places, halves, sums)
 
 
@@ -198,9 +203,9 @@ def join_groups(num_nodes: int, parts: Sequence[tuple[NDArray[np.int64], Weighte
     """The evidence of all nodes, from that of each group: the group's nodes, and their evidence within it."""
     score, halves = np.zeros(num_nodes), np.zeros(num_nodes, parts[0][1].halves.dtype)
     places = np.empty((len(parts[0][1].places), num_nodes), place_type(num_nodes))
-    for nodes, part in parts:
-        score[nodes], halves[nodes], places[:, nodes] = part.score, part.halves, part.places
-    sums = Sums(score, np.ones(num_nodes, bool), 1, parts=tuple((nodes, part.sums) for nodes, part in parts))
+    for nodes, of_group in parts:
+        score[nodes], halves[nodes], places[:, nodes] = of_group.score, of_group.halves, of_group.places
+    sums = Sums(score, np.ones(num_nodes, bool), 1.0, parts=tuple((nodes, of_group.sums) for nodes, of_group in parts))
     return WeightedEvidence(score, places, halves, sums)
 
 
@@ -208,9 +213,9 @@ def _gains_among(gains: "Gains", values: Values, has_value: HasValue) -> GainsOf
     """Gains of other nodes, as if they were among those that `gains` are of."""
     ordered = np.sort(gains.values if gains.has_value is None else gains.values[gains.has_value])
 
-    def of(part: slice) -> Gained:
+    def of(chunk: slice) -> Gained:
         return gains.by(
-            ranks_among(values[part], ordered), values[part], None if has_value is None else has_value[part]
+            ranks_among(values[chunk], ordered), values[chunk], None if has_value is None else has_value[chunk]
         )
 
     return of
@@ -219,28 +224,29 @@ def _gains_among(gains: "Gains", values: Values, has_value: HasValue) -> GainsOf
 def _add(gains_of: GainsOf, weight: float, *sums: Values) -> None:
     """Adds the weighted gains of all nodes to sums over the kinds: of plain gains, and of softened ones."""
 
-    def add(part: slice) -> None:
-        for total, gained in zip(sums, gains_of(part), strict=False):
-            total[part] += weight * gained
+    def add(chunk: slice) -> None:
+        for total, gained in zip(sums, gains_of(chunk), strict=False):
+            total[chunk] += weight * gained
 
     run_in_slices(len(sums[0]), add)
 
 
-def _add_alone(gains_of: GainsOf, weight: float, alone: Values, score: Values) -> None:
+def _add_alone(gains_of: GainsOf, weight: float, alone: Values, score: Values | None = None) -> None:
     """Adds softened gains to the score; of plain ones the largest counts."""
 
-    def add(part: slice) -> None:
-        plain, softened = gains_of(part)
-        np.maximum(alone[part], plain, out=alone[part])
-        score[part] += weight * softened
+    def add(chunk: slice) -> None:
+        plain, softened = gains_of(chunk)
+        np.maximum(alone[chunk], plain, out=alone[chunk])
+        if score is not None:
+            score[chunk] += weight * softened
 
-    run_in_slices(len(score), add)
+    run_in_slices(len(alone), add)
 
 
 def _halve(double: Places, halves: NDArray[Any], row: int) -> None:
-    def halve(part: slice) -> None:
-        halves[part] |= (double[part] & 1).astype(halves.dtype) << row
-        double[part] >>= 1
+    def halve(chunk: slice) -> None:
+        halves[chunk] |= (double[chunk] & 1).astype(halves.dtype) << row
+        double[chunk] >>= 1
 
     run_in_slices(len(double), halve)
 
@@ -264,11 +270,11 @@ def strongest(
     of_all = np.array([kind.ranks_all_nodes and not kind.zero_says_nothing for kind in kinds])
     of_all = of_all if (of_all & is_named).any() else np.ones(len(of_all), bool)
 
-    def fill(part: slice) -> None:
-        shares = (places[:, part] - 0.5) / np.maximum(num_ranked, 1.0)[:, None]
+    def fill(chunk: slice) -> None:
+        shares = (places[:, chunk] - 0.5) / np.maximum(num_ranked, 1.0)[:, None]
         shares[~is_named] = np.inf
-        shares[np.ix_(~of_all, ~has_neighbors[part])] = np.inf
-        best[part] = np.argmin(shares, axis=0)
+        shares[np.ix_(~of_all, ~has_neighbors[chunk])] = np.inf
+        best[chunk] = np.argmin(shares, axis=0)
 
     run_in_slices(len(best), fill)
     return best
@@ -325,15 +331,15 @@ class Gains(NamedTuple):
     varies: bool
     only: TailOnly | None = None
 
-    def of(self, part: slice) -> Gained:
+    def of(self, chunk: slice) -> Gained:
         """Gains of some of the nodes."""
-        has_value = None if self.has_value is None else self.has_value[part]
-        return self.by(ranks_of(self.double[part], self.size), self.values[part], has_value)
+        has_value = None if self.has_value is None else self.has_value[chunk]
+        return self.by(ranks_of(self.double[chunk], self.size), self.values[chunk], has_value)
 
     def by(self, ranks: Values, values: Values, has_value: HasValue) -> Gained:
         """Gains by these ranks and numbers."""
         if self.only is not None:
-            gained = _with_tail(np.zeros(len(values)), values, self.tail)
+            gained = _with_tail(np.where(ranks > _NEXT, -np.log1p(-ranks), 0.0), values, self.tail)
             weighed = self.only.weight * self.tail.bend * np.maximum(gained - self.tail.begin, 0.0)
             most = self.only.most * np.log(max(2, self.size))
             return Gained(gained, np.minimum(weighed, most) + np.log1p(np.maximum(weighed - most, 0.0)))
@@ -366,12 +372,13 @@ def surprise_gains(
     size, options = num_with_value(values, has_value), options or TailOptions()
     double = double_places(values, has_value) if double is None else double
     if not size:
-        none = Tail(np.inf, np.inf, _START, 1.0, 0.0)
+        none = Tail(np.inf, np.inf, START, 1.0, 0.0)
         return Gains(values, double, has_value, 0, none, np.log(2.0), 0.0, False, only)
     shares = [options.low, 1.0 - np.sqrt((1.0 - options.low) * (1.0 - _HIGH)), _HIGH]  # even by their surprise
     bulk = quantiles(values, double, shares, has_value)
     above = select_values(values, lambda some: some > bulk[-1], has_value)
-    tail = _fit_tail(options, only is not None, bulk, above, size)
+    num_middle = 0 if only is None else len(select_values(values, lambda some: some == bulk[1], has_value))
+    tail = _fit_tail(options, only is not None and num_middle < _LUMP * size, bulk, above, size)
     few = at_places(double, [1, size, size // 2 + 1, (size + 1) // 2], has_value)  # surprise falls from place to place
     if only is not None:
         reaches = len(few) > 0 and bool(values[few[0]] > tail.high)
@@ -383,7 +390,7 @@ def surprise_gains(
 
 def _with_tail(surprise: Values, values: Values, tail: Tail) -> Values:
     """Surprises by rank, with those beyond the bulk replaced by the tail's; the same array."""
-    np.minimum(surprise, _START, out=surprise)
+    np.minimum(surprise, START, out=surprise)
     beyond = values > tail.high
     excess = np.maximum(values[beyond] - tail.first, 0.0) / tail.scale
     surprise[beyond] = tail.begin + (np.log1p(tail.shape * excess) / tail.shape if tail.shape else excess)
@@ -397,7 +404,7 @@ def _fit_tail(options: TailOptions, bends: bool, bulk: Values, above: Values, nu
     """
     low, middle, high = bulk
     if not np.isfinite(high):
-        return Tail(high, high, _START, 1.0, 0.0)
+        return Tail(high, high, START, 1.0, 0.0)
     first = above.min() if len(above) else high  # of numbers with gaps, the next beyond is not yet unusual
     num_seen = num_usual * (1.0 - options.low)
     step = 0.5 * np.log((1.0 - options.low) / (1.0 - _HIGH))  # surprise from quantile to quantile
@@ -412,7 +419,7 @@ def _fit_tail(options: TailOptions, bends: bool, bulk: Values, above: Values, nu
     bend = _bend(bulk, num_usual) if bends else 1.0
     least_scale = options.least_of_few if low == middle else options.least_scale
     scale = max(scale * bend, least_scale, 1e-12 * abs(high), LEAST_P)
-    begin = max(_START, -np.log(max(len(above), 1) / num_usual))
+    begin = max(START, -np.log(max(len(above), 1) / num_usual))
     return Tail(high, first, begin, scale * widening(num_seen), shape, bend)
 
 

@@ -39,8 +39,9 @@ class NodeScores:
     """Scores of all nodes: `numbers` of the kinds by column, (n,) each; `flags` is a bit mask over FLAG_NAMES.
 
     `score` and `places`, (kinds, n), the rank of every node by each kind, are there once the evidence is added up;
-    `weighed` spares a second sort of every kind. `trust` says how far attributes are witnesses of edges. `types` are
-    those of the nodes, `groups` says which types are compared together; None: all nodes are.
+    `weighed` spares a second sort of every kind. `trust` says how far attributes are witnesses of edges, `learnt`
+    how far hops are. `types` are those of the nodes, `groups` says which types are compared together; None: all nodes
+    are.
     """
 
     kinds: tuple[Kind, ...]
@@ -48,6 +49,7 @@ class NodeScores:
     degree: NDArray[np.int64]
     flags: NDArray[np.uint8]
     trust: float = 1.0
+    learnt: float = 1.0
     types: NodeTypes | None = None
     groups: evidence.Groups | None = None
     score: Values | None = None
@@ -69,7 +71,7 @@ class NodeScores:
     @property
     def faint(self) -> list[str]:
         """Names of the kinds that weigh too little to be the reason of a rank."""
-        return [kind.name for kind in self.kinds if kind.is_faint(Facts(trust=self.trust))]
+        return [kind.name for kind in self.kinds if kind.is_faint(Facts(trust=self.trust, learnt=self.learnt))]
 
     def by(self, rank_by: str) -> Values:
         score = self.score if rank_by == "score" else self.numbers[rank_by]
@@ -148,7 +150,7 @@ def _both(
 
     def numbers(of: NodeScores, some: Any) -> KindNumbers:
         of_kind = {kind: of.numbers[kind.column][some] for kind in scores.kinds}
-        return KindNumbers(of_kind, of.has_neighbors[some], Facts(mean_degree(of.degree[some]), of.trust))
+        return KindNumbers(of_kind, of.has_neighbors[some], Facts(mean_degree(of.degree[some]), of.trust, of.learnt))
 
     return numbers(scores, nodes), None if reference is None else numbers(reference, others)
 
@@ -160,8 +162,8 @@ def mean_degree(degree: NDArray[np.int64]) -> float:
     4.0
     """
 
-    def sums(part: slice) -> list[float]:
-        linked = degree[part][degree[part] > 0]
+    def sums(chunk: slice) -> list[float]:
+        linked = degree[chunk][degree[chunk] > 0]
         return [float(np.log(linked).sum()), len(linked)]
 
     total, count = np.reshape(map_slices(len(degree), sums), (-1, 2)).sum(axis=0)
@@ -197,8 +199,8 @@ def stability(
         for kind, values in views.items():
             weight, (_, after) = kind.weight((usual or own).facts), kind_gains(kind, own, usual, values)
 
-            def fill(part: slice, kind: Kind = kind, weight: float = weight, after: Any = after) -> None:
-                out[part] += weight * (after(part).softened - before[kind](part).softened)
+            def fill(chunk: slice, kind: Kind = kind, weight: float = weight, after: Any = after) -> None:
+                out[chunk] += weight * (after(chunk).softened - before[kind](chunk).softened)
 
             run_in_slices(len(out), fill)
         return out

@@ -288,6 +288,8 @@ def _check_schema(schema: pa.Schema) -> None:
     metadata = schema.metadata or {}
     if not 0.0 <= float(metadata.get(b"fdr", 0.0)) <= 1.0:
         raise ValueError(f"its false-discovery rate is {metadata[b'fdr']!r}")
+    if (by := metadata.get(b"rank_by", b"").decode()) and by not in score_names(schema.empty_table()):
+        raise ValueError(f"it is ranked by {by!r:.60}, which is none of its scores")
     groups = dict(json.loads(metadata.get(b"groups", b"[]")))
     legal = all(isinstance(name, str | None) and type(number) is int for name, number in groups.items())
     if groups and not (legal and None in groups and 0 <= min(groups.values()) <= max(groups.values()) < _MOST_GROUPS):

@@ -98,7 +98,6 @@ def _sort_keys(values: NDArray[Any], rows: pa.RecordBatch, prefix: str, down: bo
 
 
 def _smallest(rows: NDArray[np.int64], keys: NDArray[Any], count: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """The `count` rows with the smallest keys, in order."""
     order = np.lexsort((rows, keys))[:count]
     return rows[order], keys[order]
 

@@ -202,7 +202,6 @@ class Views:
         return json.dumps(self._verdict_on(ids) | {"counts": self._counts()})
 
     def _row(self, asked: Mapping[str, Any]) -> pa.Table:
-        """The id and the node of a rank."""
         row = _whole("rank", str(asked.get("rank", "")), 1, self.ranked.num_rows) - 1
         return self.ranked.take(np.array([row]), ["id", "node"])
 
@@ -226,7 +225,6 @@ class Views:
         return kept
 
     def _verdicts(self) -> verdicts.Verdicts:
-        """The verdicts that count."""
         return self._current(self.run_dir / verdicts.FILE, self.run.verdicts)
 
     def _taught(self) -> tuple[str, NDArray[np.int64]] | None:
@@ -267,7 +265,6 @@ _ANSWERS: dict[tuple[str, str], tuple[str, Callable[[Views, dict[str, Any]], str
 
 
 def _state(path: Path) -> tuple[int, int, int] | None:
-    """What tells whether a file has changed; None where there is none."""
     state = path.stat() if path.exists() else None
     return state and (state.st_ino, state.st_size, state.st_mtime_ns)
 
@@ -284,7 +281,6 @@ def _whole(name: str, text: str, low: int, high: int) -> int:
 
 
 def _templates() -> Environment:
-    """The report's templates and those of the served page."""
     shared = templates()
     return shared.overlay(loader=ChoiceLoader([PackageLoader(__package__), shared.loader]))  # type: ignore[list-item]
 
@@ -376,7 +372,6 @@ class Handler(BaseHTTPRequestHandler):
         return self._reply(page, asked)
 
     def _reply(self, page: str, asked: dict[str, Any]) -> tuple[HTTPStatus, str, str, dict[str, str]]:
-        """Status, content type, text and further headers of the answer."""
         try:
             views = self.server.views
             if (self.command, page) == ("GET", ""):

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base import console, files
+from hcm_scale.base.names import AS_END
 from hcm_scale.features.auto import sample
 from hcm_scale.score.table import FILE, read_scores
 from hcm_scale.stages.purify import Purified
@@ -49,10 +50,10 @@ class Drift(NamedTuple):
             return f"like the training graph (largest distance {distance:.2f}, of {largest}; {_BOUND} is usual)"
         named = ", ".join(f"{name} {self.distances[name]:.2f}" for name in self.moved[:_NAMED])
         more = f" and {len(self.moved) - _NAMED:,} more" if len(self.moved) > _NAMED else ""
-        return (
-            f"unlike the training graph: {named}{more} (distance of distributions; {_BOUND} is usual); "
-            "train anew, without trained="
-        )
+        anew = "train anew, without trained="
+        if all(name == "degree" or AS_END in name for name in self.moved):  # which grow with the time of the table
+            anew = f"where these edges are of a longer or shorter time, score as long a time; else {anew}"
+        return f"unlike the training graph: {named}{more} (distance of distributions; {_BOUND} is usual); {anew}"
 
 
 def drift(samples: Mapping[str, Samples]) -> Drift:

@@ -19,6 +19,7 @@ import psutil
 import pyarrow as pa
 import torch
 from numpy.typing import NDArray
+from safetensors.numpy import load
 
 import hcm_scale
 from hcm_scale import shards
@@ -27,7 +28,7 @@ from hcm_scale.base.text import clip, p_text
 from hcm_scale.base.threads import num_cores
 from hcm_scale.edges.payments import edges_of_report
 from hcm_scale.edges.strange import CountRows
-from hcm_scale.features.purify import attribute_signal, attribute_trust
+from hcm_scale.features.purify import attribute_signal
 from hcm_scale.graph import Graph
 from hcm_scale.graph.size import Size
 from hcm_scale.report import wording
@@ -41,7 +42,7 @@ from hcm_scale.score.edges import open_hops
 from hcm_scale.score.table import FILE, RankedFile, kinds_of, ranked_by
 from hcm_scale.stages.drift import read_drift
 from hcm_scale.stages.score import FORMAT as SCORES_FORMAT
-from hcm_scale.stages.score import KIND, TYPES, open_scores
+from hcm_scale.stages.score import KIND, SCALE_FILE, TYPES, open_scores
 
 __all__ = ["FORMAT", "report", "summary"]
 _TOP = 10
@@ -82,8 +83,7 @@ def report(
     labelled = None if labels is None else files.read_manifest(Path(labels), shards.KIND, shards.FORMAT, types=counts)
     num_lonely = graph.num_nodes - int(np.count_nonzero(np.diff(graph.indptr)))
     signal, ranked = attribute_signal(graph, x), _open_ranked(Path(scores), graph)
-    trust = 1.0 if x is None else attribute_trust(graph.indptr, graph.indices, x)
-    weak = wording.weak_attributes_text(signal, kinds_of(ranked), lambda: kind_shares(ranked, trust))
+    weak = wording.weak_attributes_text(signal, kinds_of(ranked), lambda: _shares(ranked, Path(scores)))
     others = wording.unstable_text(facts.get("stability")), wording.lonely_text(num_lonely, graph.num_nodes)
     ties = wording.ties_text(ranked.slice(0, FIRST)[ranked_by(ranked)].to_numpy())
     hints = [hint for hint in (weak, *others, ties) if hint]
@@ -130,6 +130,11 @@ def read_records(path: Path) -> list[dict[str, Any]]:
         if isinstance(record, dict):
             records.append(record)
     return records
+
+
+def _shares(ranked: Any, scores: Path) -> dict[str, float]:
+    scale = files.read_tensors(scores / SCALE_FILE, load)
+    return kind_shares(ranked, *(float(scale[name][0]) for name in ("trust", "learnt")))
 
 
 def report_facts() -> dict[str, Any]:

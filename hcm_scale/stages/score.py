@@ -50,22 +50,33 @@ from hcm_scale.score.calibration import scale_from_bytes, scale_to_bytes
 from hcm_scale.score.edge_index import EdgeIndex, edge_index
 from hcm_scale.score.edges import MEAN_FILE, VAR_FILE, EdgeHops, Hop, open_hops, save_hops
 from hcm_scale.score.evidence import FEW, type_groups
+from hcm_scale.score.kinds import hop
 from hcm_scale.score.kinds.all import KINDS
 from hcm_scale.score.kinds.attributes import CHUNK_ROWS as RESIDUAL_ROWS
 from hcm_scale.score.kinds.inputs import STORED, KindInputs, NodeHops
 from hcm_scale.score.kinds.kind import Kind, Values
 from hcm_scale.score.kinds.plugin import kind_of_plugin
+from hcm_scale.score.threshold import expected_precision
 from hcm_scale.stages.drift import drift
 from hcm_scale.stages.edges import Predicted, View, chunk_of, has_room, predict_views, sharings_of
 
 KIND = "hcm_scale scores"
-FORMAT = 13
+FORMAT = 14
 SCALE_FILE = "scale.safetensors"
 log = logging.getLogger(__name__)
 _MIN_CYCLES = 100  # chance makes all even in one graph of 2^100
-TYPES = {"num_samples": int, "rank_by": str, "metrics": dict[str, Any] | None, "fdr": float, "num_flagged": int}
-TYPES |= {"stability": float | None, "files": dict[str, str]}
+TYPES: dict[str, Any] = {
+    "num_samples": int,
+    "rank_by": str,
+    "metrics": dict[str, Any] | None,
+    "fdr": float,
+    "num_flagged": int,
+    "precision": tuple[tuple[int, float, float, float], ...],
+    "stability": float | None,
+    "files": dict[str, str],
+}
 _MANY_FLAGGED = 1_000  # of these the first hundred are a draw, whichever encoder predicts
+_FIRSTS = (50, 100, 200, 500, 1_000)  # rows
 _IN_MANIFEST = ("num_samples", "rank_by", "metrics", "fdr", "num_flagged", "stability")
 
 
@@ -119,7 +130,8 @@ def open_reference(folder: Path, graph: Graph | None = None) -> Reference:
     path, ranked = folder / table.FILE, open_scores(folder).table()
     scale = open_scale(folder, ranked)
     with files.naming_damage(path):  # of flags and ranks by kind
-        return Reference(replace(table.node_scores(ranked), trust=float(scale["trust"][0])), scale, graph)
+        trust, learnt = (float(scale[name][0]) for name in ("trust", "learnt"))
+        return Reference(replace(table.node_scores(ranked), trust=trust, learnt=learnt), scale, graph)
 
 
 @dataclass(frozen=True)
@@ -195,6 +207,7 @@ def score(
     predicted, numbers = _predict_and_compute(device, predict, compute)
     if predicted is not None and numbers is not None:
         inputs.hops = NodeHops(predicted.hops.mean, predicted.ahp, predicted.iv, predicted.view_ahp)
+        inputs.measured(partial(_learnt, predicted, views), "learnt")
         types = graph.node_types or _sides(graph, features)
         num_samples = sum(len(view.samples) for view in views)
         typed = replace(graph, node_types=types)
@@ -240,6 +253,10 @@ def _predict_and_compute(
         return predict(), numbers
     predicted, computed = run_concurrently([predict, compute])
     return cast(Predicted, predicted), cast(Numbers, computed)
+
+
+def _learnt(predicted: Predicted, views: Sequence[View]) -> list[float]:
+    return [hop.learnt(predicted.hops.mean, views[0].samples.model["num_classes"])]
 
 
 def _numbers_without_hops(kinds: Sequence[Kind], inputs: KindInputs) -> Numbers:
@@ -296,7 +313,7 @@ def _rank(
     usual = None if reference is None else reference.nodes
     groups = None if types is None else type_groups(types) if usual is None else usual.groups
     of_nodes = nodes.degrees_and_flags(edges)
-    scores = nodes.NodeScores(kinds, columns, *of_nodes, trust=inputs.trust, types=types, groups=groups)
+    scores = nodes.NodeScores(kinds, columns, *of_nodes, inputs.trust, float(inputs.scale["learnt"][0]), types, groups)
     return nodes.with_score(scores, usual)
 
 
@@ -352,7 +369,18 @@ def _write(
     hashes = dict(zip(names, hash_files([out / name for name in names]), strict=True))
     body = {"num_samples": num_samples, "rank_by": options.rank_by, "metrics": numbers, "stability": stability}
     body |= {"fdr": options.fdr, "num_flagged": num_flagged, "files": hashes}
+    body["precision"] = _precision(scores.by(options.rank_by), verdict.p)
     files.write_manifest(out, KIND, FORMAT, body)
+
+
+def _precision(score: Values, p: Values) -> list[list[float]]:
+    """What is to be expected of the first rows, as far as they are a tenth of all."""
+    firsts = [first for first in _FIRSTS if 10 * first <= len(p)]
+    if not firsts:
+        return []
+    head = np.argpartition(-score, firsts[-1])[: firsts[-1]]
+    head = head[metrics.ranking(score[head])]
+    return [list(each) for each in expected_precision(np.append(p[head], np.delete(p, head)), firsts)]
 
 
 def _labels(graph: Graph) -> NDArray[np.uint8] | None:

@@ -36,7 +36,7 @@ def payments() -> tuple[pa.Table, pa.Table]:
         {
             "sender": names[pairs[:, 0]],
             "receiver": names[pairs[:, 1]],
-            "amount": [f"{value:08.2f}" for value in rng.lognormal(3, 1, count)],
+            "size": [f"{value:08.2f}" for value in rng.lognormal(3, 1, count)],
             "note": [f'no "{i}", paid' for i in range(count)],
             "edge_rank": np.arange(count),
         }
@@ -160,6 +160,9 @@ def test_explain__says_of_an_edge_what_is_so(made, capsys):
     (row,) = [row for row in rows if {row["source"], row["target"]} == {*EDGE}]
     assert said.startswith(f"{EDGE[0]} and {EDGE[1]}   ")
     share = float(re.search(r"([\d.e-]+)% of the ([\d,]+) edges are as strange", said)[1]) / 100
+    first = rows[0]
+    assert main(["explain", str(run), f"edge={first['source']},{first['target']}"]) == 0
+    assert f"   the strangest of {len(rows):,} edges\n" in capsys.readouterr().out
     assert share == pytest.approx(sum(other["surprise"] >= row["surprise"] for other in rows) / len(rows), rel=0.01)
     if "hops apart" in said:
         assert f"look {row['hop']:.1f}" in said
@@ -183,7 +186,7 @@ def test_edges_of_a_detector__are_a_table_and_explained(made):
     first = found.slice(0, 1).to_pylist()[0]
     about = detector.explain(edge=(first["source"], first["target"]))
     assert about.data["ends"] == (first["source"], first["target"])
-    assert "edges are as strange" in about
+    assert re.search(r"edges are as strange|the strangest of [\d,]+ edges", str(about))
     assert about.data["p"] == pytest.approx(first["p"])
     with pytest.raises(TypeError, match="one of them"):
         detector.explain()
@@ -219,7 +222,8 @@ def test_report__of_many_edges_says_how_to_rank_them(made, tmp_path, monkeypatch
     monkeypatch.setattr(report, "_FEW_EDGES", 10)
     files = [str(table), str(table.with_stem("accounts"))]
     assert main(["run", *files, f"run_dir={tmp_path / 'run'}", *as_words(FAST)]) == 0
-    assert json.loads((tmp_path / "run" / "report" / "report.json").read_text())["strange_edges"] == {"edges": []}
+    written = json.loads((tmp_path / "run" / "report" / "report.json").read_text())
+    assert written["strange_edges"] == {"edges": [], "of_rows": False}
     page = (tmp_path / "run" / "report" / "report.html").read_text()
     assert "export RUN strange.csv --edges" in page.partition('<section id="edges">')[2].partition("</section>")[0]
 
@@ -231,14 +235,14 @@ def test_export_edges__of_queries_are_all_columns_of_their_rows(tmp_path):
         for name, table in (("payments", edges), ("accounts", nodes)):
             bank.register("given", table)
             bank.execute(f"create table {name} as from given")
-    queries = ["graph.edges=select note, sender, receiver, amount from payments", "graph.nodes=select * from accounts"]
+    queries = ["graph.edges=select note, sender, receiver, size from payments", "graph.nodes=select * from accounts"]
     run = tmp_path / "run"
     words = ["graph=sql", f"graph.path=duckdb://{tmp_path}/bank.db", *queries, f"run_dir={run}", *as_words(FAST)]
     words += ["graph.source_column=sender"]  # the other end and the id are guessed
     assert main(["run", *words]) == 0
     commands.export_run([str(run), str(tmp_path / "all.parquet"), "--edges"])
     rows = read(tmp_path / "all.parquet")
-    assert rows.column_names[:5] == ["edge_rank", "note", "sender", "receiver", "amount"]
+    assert rows.column_names[:5] == ["edge_rank", "note", "sender", "receiver", "size"]
     assert sorted(rows["note"].to_pylist()) == sorted(edges["note"].to_pylist())
     first = FinishedRun(run).edges.table(1).to_pylist()[0]
     wanted = [row["note"] for row in edges.to_pylist() if {*pair(row)} == {first["source"], first["target"]}]

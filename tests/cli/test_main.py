@@ -235,9 +235,17 @@ def test_log__that_an_option_file_makes_json_tells_errors_as_json(tmp_path, monk
     monkeypatch.chdir(tmp_path)
     (tmp_path / "conf" / "experiment").mkdir(parents=True)
     (tmp_path / "conf" / "experiment" / "night.yaml").write_text("# @package _global_\nlog: json\n")
-    status, _, err = said(capsys, "run", "until=ingest", "experiment=night", "graph=tables", "graph.path=nowhere.csv")
-    last = json.loads(err.splitlines()[-1])
-    assert (status, last["event"], last["status"]) == (2, "error", 2)
+    for words in (["graph=tables", "graph.path=nowhere.csv"], ["purify.ratoi=1"]):  # found while running, before that
+        status, _, err = said(capsys, "run", "until=ingest", "experiment=night", *words)
+        last = json.loads(err.splitlines()[-1])
+        assert (status, last["event"], last["status"]) == (2, "error", 2)
+
+
+def test_wrong_word_of_a_command__is_told_in_one_line(capsys):
+    status, _, err = said(capsys, "export", "run", "out.csv", "--nonsense", "log=json")
+    assert status == 2
+    assert "usage: hcm-scale export" in err
+    assert "\\n" not in err
 
 
 @pytest.mark.parametrize("words", [["purify.ratoi=1"], ["graph=tables", "graph.path=nowhere.csv"], ["-m", "seed=x"]])
@@ -292,3 +300,9 @@ def test_script__ends_at_once_with_the_status_of_the_command(word, status):
     assert done.returncode == status
     assert done.stdout.endswith("at exit\n")
     assert bool(done.stderr) == bool(status)
+
+
+def test_sweep__ends_with_the_command_that_gathers_it(tmp_path):
+    words = "run", "-m", "until=ingest", *TINY, "seed=1,2", f"hydra.sweep.dir={tmp_path}/a b"
+    done = apart(*words, cwd=tmp_path)
+    assert done.stdout.splitlines()[-1].endswith(f"hcm-scale collect '{tmp_path}/a b'")

@@ -10,7 +10,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from hcm_scale import HCM
-from hcm_scale.cli import help, main
+from hcm_scale.cli import help, main, overrides
 from hcm_scale.graph import Graph
 
 SMALL = ["hops.num_sources=20", "hops.pairs_per_class=5", "world.device=cpu"]
@@ -278,3 +278,10 @@ def test_node_tables_of_several_types__are_one_word(capsys):
     assert options("runs/my-edges")["nodes"] == "users.csv,shops.csv"
     graph = Graph.open("runs/my-edges/graph")
     assert graph.node_types.names == ("shops", "users")
+
+
+@pytest.mark.parametrize("quote", ["'", '"', ""])
+def test_text_in_quotes__as_hydra_asks_for_it_is_the_text(quote):
+    request = overrides.read_words("run", [f"fail_on={quote}drift,missing-column{quote}"])
+    with overrides.composing():
+        assert overrides.compose_config(request.overrides).fail_on == "drift,missing-column"

@@ -2,6 +2,7 @@
 and errors that a page shows are what is printed.
 """
 
+import functools
 import itertools
 import json
 import os
@@ -18,10 +19,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from helpers import FAST, as_words
+from helpers import FAST, as_words, small_graph
 from nbclient import NotebookClient
 from scipy import io
 
+import hcm_scale
+from hcm_scale import HCM
 from hcm_scale.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -192,3 +195,17 @@ def test_notebook__runs_and_finds_what_it_planted(tmp_path, monkeypatch):
     counts = re.search(r"True +(\d+) +(\d+)", next(line for line in shown.splitlines() if "planted" in line))
     assert int(counts[2]) >= 12
     assert " of 1,500 (above " in shown
+
+
+def test_page_on_plug_ins__is_followed_to_the_letter(tmp_path, monkeypatch):
+    pytest.importorskip("torch_geometric")
+    graph = small_graph()
+    page = (ROOT / "docs" / "plugins.md").read_text()
+    names = {"np": np, "data": graph, "edges": {"source": [0, 1], "target": [1, 2]}, "nodes": None}
+    monkeypatch.setattr(hcm_scale, "HCM", functools.partial(HCM, FAST))
+    blocks = re.findall(r"```python\n(.*?)```", page, re.S)
+    for block in blocks:
+        exec(compile(block.replace("return ...", "return np.diff(graph.indptr)"), "plugins.md", "exec"), names)
+    assert len(blocks) == 4
+    assert sorted(names["detector"].table["night_rank"].to_pylist())[0] == 1
+    assert names["gexf"]("a.gexf") == (names["edges"], None)

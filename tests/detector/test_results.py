@@ -4,13 +4,15 @@ import dataclasses
 import inspect
 from types import SimpleNamespace
 
+import networkx as nx
 import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from helpers import small_detector
+from helpers import small_detector, small_graph
 from pygod.detector import GAE, DeepDetector
 from pygod.metric import eval_average_precision, eval_f1, eval_roc_auc
+from scipy import sparse
 from torch_geometric.data import Data
 
 from bench.pygod_batches import whole_graphs
@@ -124,3 +126,13 @@ def test_evaluation__written_for_pygod_takes_ours(world, capsys):
     assert capsys.readouterr().err == ""  # quiet where nobody watches
     assert Step("label", 100, 100, "source") in steps
     assert steps[-1] == Step("scores", 1, 1, "stage")
+
+
+def test_score_edges__takes_edges_in_the_forms_that_fit_takes():
+    graph, ends = small_graph(), np.array([[0, 3, 5], [1, 90, 6]])
+    small = small_detector(graph, views=["purified"])
+    wanted = small.score_edges(pa.table({"source": ends[0], "target": ends[1]}))
+    size = (graph.num_nodes, graph.num_nodes)
+    forms = [ends, (ends, graph.x), torch.from_numpy(ends), sparse.coo_array((np.ones(3), ends), shape=size)]
+    for form in (*forms, nx.from_edgelist(ends.T.tolist()), SimpleNamespace(edge_index=torch.from_numpy(ends))):
+        assert small.score_edges(form).equals(wanted)

@@ -1,8 +1,10 @@
 """Exports of ids that a stranger chose: XML stays XML, a spreadsheet runs nothing, and what was there before stays."""
 
 import csv
+import datetime as dt
 import io
 import re
+import shutil
 import xml.etree.ElementTree as ET
 import zipfile
 from dataclasses import replace
@@ -15,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from helpers import small_config, small_graph, small_run
 
-from hcm_scale.base.sheets import quoted, table_writer, without_quotes
+from hcm_scale.base.sheets import quoted, read_sheet, table_writer, without_quotes
 from hcm_scale.cli import commands
 from hcm_scale.config import TablesGraph
 from hcm_scale.report.write import stream_csv
@@ -193,3 +195,45 @@ def test_served_list__is_as_safe(run_dir):
     stream_csv(text, passing_rows(ranked, Filter()), ranked.schema)
     ids = {row["id"] for row in csv.DictReader(io.StringIO(text.getvalue().decode(), newline=""))}
     assert {*map(shown, RUN[:-1])} <= ids
+
+
+def test_xlsx__has_dates_widths_a_header_in_sight_and_filters(tmp_path):
+    pytest.importorskip("xlsxwriter")
+    when = pa.array([dt.datetime(2024, 2, 29, 12), None], pa.timestamp("ms", "UTC"))
+    table = pa.table({"id": ["a", "b" * 40], "when": when, "old": pa.array([dt.date(1850, 1, 1)] * 2)})
+    with table_writer(tmp_path / "a.xlsx", table.schema) as writer:
+        writer.write_table(table)
+    (_, (kind, number), (old_kind, old)), _ = cells_of(tmp_path / "a.xlsx")[1:]
+    assert (kind, float(number), old_kind, old) == ("", 45351.5, "inlineStr", "1850-01-01")
+    with zipfile.ZipFile(tmp_path / "a.xlsx") as book:
+        sheet = book.read("xl/worksheets/sheet1.xml").decode()
+    assert 'state="frozen"' in sheet
+    assert '<autoFilter ref="A1:C3"/>' in sheet
+    assert re.search(r'<col min="1" max="1" width="40', sheet)
+
+
+def test_xlsx__is_read_as_it_was_written(tmp_path):
+    pytest.importorskip("openpyxl")
+    pytest.importorskip("xlsxwriter")
+    columns = {"id": ["007", "=1+1"], "paid": [3, None], "rate": [0.5, 2.0], "sure": [True, False]}
+    table = pa.table(columns | {"when": pa.array([dt.datetime(2024, 2, 29, 12)] * 2, pa.timestamp("ms"))})
+    with table_writer(tmp_path / "a.xlsx", table.schema) as writer:
+        writer.write_table(table)
+    assert read_sheet(tmp_path / "a.xlsx").equals(table)
+    (tmp_path / "b.xlsx").write_bytes(b"PK nothing")
+    with pytest.raises(ValueError, match=r"b\.xlsx cannot be read as a workbook"):
+        read_sheet(tmp_path / "b.xlsx")
+
+
+def test_xlsx__goes_round_review_and_teach(run_dir, tmp_path):
+    openpyxl = pytest.importorskip("openpyxl")
+    run, sheet = shutil.copytree(run_dir, tmp_path / "run"), tmp_path / "review.xlsx"
+    commands.review_run([str(run), "6", "--csv", str(sheet)])
+    book = openpyxl.load_workbook(sheet)
+    names = [cell.value for cell in book.active[1]]
+    for at in range(2, 8):
+        book.active.cell(at, names.index("verdict") + 1, "bad" if at % 2 else "good")
+    book.save(sheet)
+    ids = [row[names.index("id")] for row in book.active.iter_rows(2, values_only=True)]
+    commands.teach_run([str(run), str(sheet)])
+    assert {*FinishedRun(run).verdicts().by_id()} == {*ids}

@@ -59,9 +59,8 @@ def test_tables__add_up_the_rows_of_two_nodes(tmp_path, directed, text):
     for arc, weight in found.items():
         assert weight == pytest.approx(wanted[arc], rel=1e-6)
     assert graph.info["weights"] == "amount"
-    assert "amount  double  -         0     weight of edges, added up over the rows of two nodes" in column_report(
-        graph
-    )
+    said = "the amount of each row; weight of edges, added up over the rows of two nodes"
+    assert f"amount  double  -         0     {said}" in column_report(graph)
 
 
 def test_tables__pass_over_the_rows_that_are_dropped(tmp_path):

@@ -46,7 +46,7 @@ def check_graph(made, folder):
     assert (made.columns[:7], made.num_edges) == (COLUMNS, 2)
     np.testing.assert_allclose(made.x[np.argsort(made.ids.to_pylist()), :7], ROWS)
     told = {line["column"]: line["use"] for line in made.info["ingest"]["told"]}
-    assert told["paid"].startswith("not used: graph.weight_column=paid takes it")
+    assert told["paid"] == "the amount of each row"
     assert [path.name for path in folder.glob("*graph*")] == ["graph"]
 
 

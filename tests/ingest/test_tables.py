@@ -101,8 +101,7 @@ def told(graph):
     return {f"{line['table']}.{line['column']}": (line["use"], line["distinct"], line["gaps"]) for line in lines}
 
 
-OF_BOTH_ENDS = "graph.edge_attributes=all makes attributes of both ends of it"
-UNUSED = f"not used: graph.weight_column=amount takes it as the weight of edges; {OF_BOTH_ENDS}"
+AMOUNT = "the amount of each row"
 
 
 def test_told__has_a_line_for_every_column_of_both_tables(tmp_path):
@@ -122,8 +121,8 @@ def test_told__has_a_line_for_every_column_of_both_tables(tmp_path):
     assert told(g) == {
         "edges.source": (end, 3, 0),
         "edges.target": (end, 2, 0),
-        "edges.amount": (UNUSED, None, None),
-        "edges.at": (f"not used: {OF_BOTH_ENDS}", None, None),
+        "edges.amount": (AMOUNT, None, None),
+        "edges.at": ("the time of each row (dates and times, sorted)", None, None),
         "nodes.id": ("names the nodes", 4, 0),
         "nodes.size": (f"a number, as it is{flag}", 3, 1),
         "nodes.flag": (f"a number, as it is{flag}", 2, 1),
@@ -620,7 +619,7 @@ def test_decimal_commas__are_numbers_where_all_values_are(save):
     kept = read_tables(edges.parent / "kept", edges, nodes, columns=Columns(categorical=("s",)))
     assert kept.columns[:2] == ("s=-1.234,5", "s=6451,65")
     if edges.name != "e.parquet":
-        assert told(kept)["edges.amount"][0] == UNUSED + "; written with a decimal comma"
+        assert told(kept)["edges.amount"][0] == AMOUNT + "; written with a decimal comma"
     wrong = save("w", OK_EDGES | {"amount": ["1,5", "2.5"]})
     with pytest.raises(InputError, match=r"of type string; legal .* or all with a decimal comma \(6451,65\)"):
         read_tables(edges.parent / "w", wrong, nodes, columns=Columns(weight="amount"))
@@ -669,18 +668,20 @@ def test_text_of_nearly_all_numbers__says_how_many_and_shows_the_first_other(tmp
     columns = {
         "sap": ["k.A." if i == 150 else f"{i},58-" for i in range(200)],
         "often": ["k.A." if i % 20 == 7 else str(i % 80) for i in range(200)],
-        "few": ["k.A." if i % 20 == 7 else str(i % 10) for i in range(200)],
+        "few": [("k.A.", "?", "none", "n")[i // 20 % 4] if i % 20 == 7 else str(i % 10) for i in range(200)],
         "code": ["A1" if i == 150 else f"0{i:04}" for i in range(200)],
     }
     edges = parquet(tmp_path / "e.parquet", {"source": [0], "target": [1]})
     g = read_tables(tmp_path / "g", edges, parquet(tmp_path / "n.parquet", {"id": range(200), **columns}))
     uses = {name: told(g)[f"nodes.{name}"][0] for name in columns}
-    sap = "199 of its 200 values look like numbers, the first of the others is 'k.A.'"
+    sap = "199 of its 200 values look like numbers, and not 'k.A.'"
     assert uses["sap"].startswith(f"not used: {sap}: write numbers as 1234.56, gaps as nothing; graph.categorical")
     assert f"{sap}; graph.categorical=[sap] keeps it" in caplog.text
-    most = "; 190 of its 200 values look like numbers, the first of the others is 'k.A.'"
+    most = "; 190 of its 200 values look like numbers, and not 'k.A.'"
     assert uses["often"].startswith("32 0/1 columns, by a hash of the text" + most)
-    assert uses["few"].startswith("a 0/1 column for each value" + most)
+    few = "190 of its 200 values look like numbers, and not 'k.A.', '?', 'none'"
+    assert uses["few"].startswith(f"a 0/1 column for each value; {few}")
+    assert f"column 'few' is read as text: {few}; with gaps" in caplog.text
     assert "a name, free text" in uses["code"]
 
 
@@ -880,3 +881,18 @@ def test_types__may_be_an_end_or_the_weight(tmp_path):
         columns = Columns(type=column, weight="paid")
         g = read_tables(tmp_path / column, edges, columns=columns, policy=Policy(featureless="degree"))
         assert (g.info["edge_types"], g.edge_types.tolist(), g.weights.tolist()) == (names, [1, 1, 2, 2], [2, 2, 5, 5])
+
+
+def test_workbook__is_read_as_the_same_table_of_text(tmp_path):
+    openpyxl = pytest.importorskip("openpyxl")
+    rows = [("source", "target", "amount"), *((f"0{i}", f"0{(i * 7 + 1) % 20}", i / 4) for i in range(20))]
+    book = openpyxl.Workbook()
+    for row in rows:
+        book.active.append(row)
+    book.save(tmp_path / "edges.xlsx")
+    (tmp_path / "edges.csv").write_text("\n".join(",".join(map(str, row)) for row in rows))
+    degree = Policy(featureless="degree")
+    of_text, of_book = (
+        read_tables(tmp_path / end, tmp_path / f"edges.{end}", policy=degree) for end in ("csv", "xlsx")
+    )
+    assert of_text.fingerprint == of_book.fingerprint

@@ -97,6 +97,23 @@ def test_reasons__are_the_notable_kinds_causes_and_then_the_strongest_first(scor
         assert strongest in {places[told[0]], places[(others or told)[0]]}
 
 
+def test_reasons__of_a_node_with_one_neighbour_do_not_begin_with_hops(scored_world: World):
+    world = scored_world(60, rank_by="score")
+    ones = {"hop_rank": pa.int32(), "context_rank": pa.int32(), "degree": pa.int64()}
+
+    def first(degree: int) -> str:
+        scores = world.scores
+        for name, kind in ones.items():
+            values = np.full(60, degree if name == "degree" else 1 + (name == "context_rank"))
+            scores = scores.set_column(scores.column_names.index(name), name, pa.array(values, kind))
+        evidence = world._replace(scores=scores).evidence()
+        kinds = [reason.kind for reason in explain(evidence, 7).reasons]
+        return kinds[0] if "context" in kinds and "hop" in kinds else ""
+
+    assert first(2) == "hop"
+    assert first(1) == "context"
+
+
 def test_reasons__name_no_kind_that_weighs_nothing(scored_world: World):
     world = scored_world(200, rank_by="score")
 

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from kinds import kind_numbers
+from safetensors.numpy import load_file
 
 from bench.accuracy.worlds import WORLDS, make_problem, odds_of
 from hcm_scale.cli.export import export_table
@@ -93,6 +94,7 @@ class Slow:
         self.x = np.asarray(x.csr().toarray() if isinstance(x, SparseRows) else x, np.float64)
         self.spread = self.x.std(axis=0)
         self.trust = attribute_trust(self.graph.indptr, self.graph.indices, self.features.astype(np.float32))
+        self.learnt = float(load_file(run_dir / "scores/scale.safetensors")["learnt"][0])
         ends = np.split(self.graph.indices, self.graph.indptr[1:-1])
         self.around = [row.tolist() for row in ends]
         arcs = ((u, v) for u, row in enumerate(self.around) for v in row if self.graph.directed or u < v)
@@ -210,7 +212,8 @@ class Reader:
         notable = {kind for kind, size in sizes.items() if row[f"{kind}_rank"] <= max(1, 0.05 * size)}
         notable -= {kind for kind in ("closure", "context_closure", "cohesion") if row[kind] <= 0}
         notable -= set() if slow.around[node] else {"hop", "context"}
-        notable -= {"closure"} if slow.trust < 0.1 else set()  # weighs nothing
+        notable -= {"hop"} if slow.learnt < 0.1 else set()  # weighs nothing
+        notable -= {"closure"} if slow.trust * slow.learnt < 0.1 else set()
         assert (opening["alone"] is not None) == (not slow.around[node])
         assert (opening["nothing"] is not None) == (not notable), text
         extreme = slow.extreme(node)
@@ -335,7 +338,7 @@ def test_sentences__of_every_world_are_true(name: str, tmp_path: Path):
     reader, told = Reader(slow), set()
     for row in pq.read_table(tmp_path / "list.parquet", columns=["node", "reason"]).to_pylist():
         told |= set(reader.read(row["node"], row["reason"]))
-    assert {"hop", "context", "attributes"} <= told
+    assert {"context", "attributes", *(["hop"] if slow.learnt >= 0.1 else [])} <= told
     for group in json.loads((tmp_path / "run/report/report.json").read_bytes())["groups"]:
         members = sorted(member["id"] for member in group["members"])
         joined = [(u, v) for u, v in itertools.combinations(members, 2) if {(u, v), (v, u)} & set(slow.hop)]
@@ -393,22 +396,21 @@ def test_shares__of_kinds_are_those_of_the_scores_by_each_alone(tmp_path: Path):
     said = small_run(tmp_path / "run", graph=named(make_problem("unrelated", "none", 0, NUM_NODES).graph))
     table = pq.read_table(tmp_path / "run/scores/scores.parquet")
     degree, num_first = table["degree"].to_numpy(), 6
-    graph = Graph.open(tmp_path / "run/graph")
-    x = open_purified(tmp_path / "run/purified", graph).features
-    trust = attribute_trust(graph.indptr, graph.indices, x)
-    usual = degree > 0, mean_degree(degree), trust
+    scale = load_file(tmp_path / "run/scores/scale.safetensors")
+    believed = float(scale["trust"][0]), float(scale["learnt"][0])
+    usual = degree > 0, mean_degree(degree), *believed
     alone = {
         name: weigh_evidence(kind_numbers({name: table[kind.column].to_numpy()}, *usual)).score
         for name, kind in KINDS.items()
     }
     np.testing.assert_allclose(sum(alone.values()), table["score"].to_numpy())
     first = {kind: score[:num_first].sum() for kind, score in alone.items()}
-    shares = kind_shares(table, trust)
+    shares = kind_shares(table, *believed)
     assert shares == pytest.approx({kind: score / sum(first.values()) for kind, score in first.items()})
     assert list(shares.values()) == sorted(shares.values(), reverse=True)
     for kind, share in shares.items():
         assert f"{KINDS[kind].title} {100 * share:.0f}%" in said
     other = table.set_column(table.column_names.index("score"), "score", [table["score"].to_numpy() + 1])
-    assert kind_shares(other, trust) == {}
+    assert kind_shares(other, *believed) == {}
     assert "No single node can be named at a false-discovery rate of 10%" in said
     assert "reading list" in said

@@ -68,10 +68,23 @@ def test_reasons__every_kind_in_words_with_its_numbers_and_its_rank():
             "`since` = 2025-02-09 where the mean around it is 2024-02-23",
         ),
         (Difference("name", 1.0, 0.0, 9.0, is_text=True), "text in `name` unlike that around it"),
+        (Difference("rows, as payer", 0.0, 3.0, -4.0, usual=2.0), "it is never `payer`"),
+        (
+            Difference("largest sum, as Payer IBAN", 9.0, 1.0, 4.0),
+            "`largest sum` when it is `Payer IBAN` = 9 where the mean around it is 1",
+        ),
     ],
 )
 def test_reasons__attributes_as_values_categories_gaps_and_text(difference: Difference, words: str):
     assert told(ODD, differences=(difference,)) == [f"odd attributes: {words} (rank 3 of 20,000 by attributes)"]
+
+
+def test_reasons__the_usual_value_is_not_called_odd():
+    usual, odd = Difference("a", 0.0, 5.0, -4.0, usual=0.0), Difference("b", 9.0, 1.0, 2.5, usual=1.0)
+    (found,) = told(ODD, differences=(usual, odd))
+    assert "`a`" not in found
+    assert "`b` = 9 where 1 is usual" in found
+    assert "`a` = 0, as is usual" in told(ODD, differences=(usual,))[0]
 
 
 def test_reasons__hashed_text_is_cited_only_where_no_column_differs():

@@ -66,6 +66,18 @@ def test_verdicts_turn_a_list_that_is_wrong(rule: str) -> None:
     assert ("Larger column 3" in said) == (rule == "attribute")
 
 
+@pytest.mark.parametrize(("sign", "words"), [(1, "Many neighbours: worse."), (-1, "Few neighbours: worse.")])
+def test_sentences__say_which_way_degrees_count(sign: int, words: str) -> None:
+    world, rng = make_world("none"), np.random.default_rng(1)
+    degree = rng.permutation(np.arange(3_000)) + 1
+    bad, inputs = np.zeros(3_000, bool), world.inputs._replace(degree=degree)
+    bad[ranking(sign * degree.astype(np.float64))[:150]] = True
+    nodes = some_nodes(World(inputs, bad), 400)
+    said = " ".join(learn(inputs, nodes, bad[nodes]).sentences)
+    assert words in said
+    assert "or the other way round" not in said
+
+
 def test_a_list_that_is_right_stays_right() -> None:
     world = make_world("score")
     nodes = some_nodes(world)
@@ -259,3 +271,17 @@ def test_worth_reading_ends_where_bad_nodes_get_rare() -> None:
     assert world.bad[order[2 * end :]].mean() < 0.2
     assert found.worth_reading("list", 0.999) < end
     assert found.worth_reading("list", 0.0) == 5_000
+
+
+def test_worth_reading__does_not_end_at_one_good_node() -> None:
+    """The label-free list is a third bad down to rank 500, in between good nodes that the taught one puts far down."""
+    rng, n = np.random.default_rng(2), 5_000
+    after = np.argsort(np.arange(n) * np.exp(rng.normal(0, 0.3, n)))
+    before = np.argsort(np.arange(n) * np.exp(rng.normal(0, 2.0, n)))
+    bad = rng.random(n) < np.where(np.arange(n) < 500, 0.9, 0.005)
+    seen = np.unique(np.concatenate([after[:150], rng.choice(n, 80, replace=False)]))
+    estimates = Estimates.of({"after": after, "before": before}, seen, bad[seen])
+    assert bad[before[10:500]].mean() > 0.3
+    for name in ("after", "before"):
+        assert 400 <= estimates.worth_reading(name, 0.2) <= 1_200
+    assert estimates.worth_reading("after", 0.99) < 400

@@ -1,5 +1,6 @@
 """The file of verdicts: what is added is there, whoever else writes and whatever was killed; tables of verdicts."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -200,3 +201,13 @@ def test_find_nodes__inverts_the_ids(ids):
     nodes = [5, 199, 0]
     wanted = pa.array([*(str(graph.external_id(node)) for node in nodes), "nobody", "-1", "99999999999999999999"])
     assert verdicts.find_nodes(graph, wanted.cast(pa.large_string())).tolist() == [*nodes, -1, -1, -1]
+
+
+def test_sheet__of_numbers_of_another_graph_is_refused(tmp_path):
+    one, other = small_graph(60), small_graph(61)
+    table = pa.table({"id": [3], "verdict": ["bad"], verdicts.OF: [verdicts.numbered(one)]})
+    assert len(verdicts.read_table(table, of=one)[0]) == 1
+    with pytest.raises(InputError, match=r"numbers of nodes of another graph.*hcm-scale review writes a new list"):
+        verdicts.read_table(table, of=other)
+    named = dataclasses.replace(other, ids=pa.array([f"n{i}" for i in range(other.num_nodes)]))
+    assert len(verdicts.read_table(table, of=named)[0]) == 1  # ids of the user's own mean the same everywhere

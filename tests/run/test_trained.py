@@ -20,6 +20,7 @@ from hcm_scale.config import Config, TablesGraph
 from hcm_scale.graph import Graph
 from hcm_scale.run import pipeline
 from hcm_scale.run.finished import FinishedRun, as_trained
+from hcm_scale.stages.drift import Drift
 from hcm_scale.synthetic import families as synthetic
 from hcm_scale.synthetic.inject import inject
 
@@ -383,3 +384,9 @@ def test_tables__of_another_type_are_refused_by_name(tmp_path):
     second.graph = write_tables(tmp_path / "day2", kinds, size=[f"{i} kB" for i in range(40)])
     with pytest.raises(ValueError, match="column 'size' is of type string, and was a number in the trained graph"):
         pipeline.run(second, until="score")
+
+
+def test_drift__of_counts_alone_is_no_reason_to_train_again():
+    longer = Drift({"rows, as payer": 0.4, "degree": 0.3, "sum": 0.01}, ["rows, as payer", "degree"]).line()
+    assert "where these edges are of a longer or shorter time" in longer
+    assert "longer or shorter" not in Drift({"rows, as payer": 0.4, "sum": 0.3}, ["rows, as payer", "sum"]).line()

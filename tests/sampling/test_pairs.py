@@ -192,6 +192,8 @@ def test_pairs_per_class__gives_advice_that_works(tmp_path, make_labels):
     with pytest.raises(ValueError, match=r"legal here are sampling\.ratio=0\.3334 \.\. 1, or more hops"):
         pairs.pairs_per_class(three, sampling_ratio=0.3333)
     assert pairs.pairs_per_class(three, sampling_ratio=0.3334) == 1
+    with pytest.raises(ValueError, match=r"legal here are sampling\.ratio=1, or more hops"):
+        pairs.pairs_per_class(make_labels(tmp_path / "one", [1, 1], 1, 100), sampling_ratio=0.5)
 
 
 MEASURE = """

@@ -278,32 +278,44 @@ def slow_gains(kind: str, values: np.ndarray, known: np.ndarray) -> np.ndarray:
 
 
 def slow_p(numbers: dict[str, np.ndarray], has: np.ndarray) -> np.ndarray:
-    """By the sum, among nodes with neighbours or without (few: less what half of them have), or cohesion, doubled."""
-    total, num_telling, p = np.zeros(len(has)), 0, np.empty(len(has))
+    """By the sum, among nodes with neighbours or without (few: less what half of them have), and cohesion with it."""
+    total, surprise, dependence = np.zeros(len(has)), np.zeros(len(has)), 0.0
     for kind, values in numbers.items():
-        gained, _ = slow_gains(kind, values, has if kind in OF_SOME else np.ones(len(has), bool))
         if kind != "cohesion":
-            num_telling += bool(gained.any())
-            total += gained
-    for group, num_kinds in ((has, max(1, num_telling)), (~has, 1)):
+            total += slow_gains(kind, values, has if kind in OF_SOME else np.ones(len(has), bool))[0]
+    alone, start = slow_gains("cohesion", numbers["cohesion"], has)[0], -np.log1p(-0.95)
+    by_rank = slow_surprise(slow_double(numbers["cohesion"]), len(has))
+    is_next = (alone <= start) & (np.minimum(by_rank, start) > np.log(5.0)) & alone.any()
+    for group in (has, ~has):
         if group.any() and (group is has or group.sum() >= 200 or group.all()):
-            p[group] = slow_sum_p(total[group], num_kinds)
-        else:
+            surprise[group] = slow_gamma(total[group], total[group & (alone <= start)])
+            if group is has and (is_next & has).sum() >= 20:
+                medians = [np.median(each[is_next & has]) for each in (surprise, np.minimum(by_rank, start))]
+                dependence = np.clip((medians[0] - np.log(2.0)) / (medians[1] - np.log(2.0)), -0.2, 1.0)
+        elif group.any():
             common = np.median(total[group]) if group.sum() >= 5 else 0.0
-            p[group] = np.clip(np.exp(max(0.0, common - np.log(2.0)) - total[group]), 1e-300, 1.0)
-    alone, _ = slow_gains("cohesion", numbers["cohesion"], has)
-    return np.maximum(np.minimum(2.0 * np.minimum(p, np.exp(-alone)), 1.0), 1e-300) if alone.any() else p
+            surprise[group] = np.maximum(total[group] - max(0.0, common - np.log(2.0)), 0.0)
+    share = np.exp(-start) if alone.any() else 0.0
+    both = np.where(alone > start, np.maximum(surprise - dependence * (alone - 1.0), 0.0) + alone, surprise)
+    p = (1.0 - share) * np.exp(-both) + share * gammaincc(2.0, np.maximum(both - start, 0.0))
+    return np.clip(p, 1e-300, 1.0)
 
 
-def slow_sum_p(total: np.ndarray, num_kinds: int) -> np.ndarray:
-    low, high = slow_quantiles(total, [0.4, 0.8])
-    parts = np.linspace(1.0, num_kinds, 1 + 20 * (num_kinds - 1))
-    spread = gammaincinv(parts, 0.8) / gammaincinv(parts, 0.4)
-    shape = np.interp(high / low if low > 0.0 else np.inf, spread[::-1], parts[::-1])
-    scale = max(1.0, high / gammaincinv(shape, 0.8)) * (1.0 + 10.0 / (len(total) * (1.0 - 0.8)))
-    ranks = 1.0 - (slow_double(total) - 1) / (2.0 * len(total))
-    tail = np.clip(gammaincc(shape, total / scale), 1e-300, 1.0 - 0.8)
-    return np.where(total > high, tail, np.maximum(1.0 - ranks, 1.0 - 0.8))
+def slow_gamma(total: np.ndarray, usual: np.ndarray) -> np.ndarray:
+    """Surprises by the gamma distribution, of 48, whose quantiles are nearest to those of the usual sums."""
+    if not len(usual):
+        return total
+    shares, fits = np.linspace(0.3, 0.85, 16), []
+    bulk = np.quantile(usual, shares)
+    for shape in np.geomspace(0.5, 60.0, 48):
+        expected = gammaincinv(shape, shares)
+        apart, expected_apart = bulk - bulk.mean(), expected - expected.mean()
+        scale = max((apart * expected_apart).sum() / (expected_apart**2).sum(), 1.0)
+        error = ((apart - scale * expected_apart) ** 2).sum()
+        fits.append((error, shape, scale, bulk.mean() - scale * expected.mean()))
+    _, shape, scale, begin = min(fits)
+    chance = gammaincc(shape, np.maximum(total - begin, 0.0) / scale)
+    return -np.log(np.maximum(chance, 1e-300)) / (1.0 + 10.0 / (0.2 * len(usual)))
 
 
 def slow_discoveries(p: np.ndarray, rate: float) -> np.ndarray:
@@ -346,6 +358,13 @@ def test_weights__of_neighbours_fall_where_attributes_say_nothing_of_edges():
     assert [kind.weight(half) for kind in EVERY] == pytest.approx([1.0, 0.5, 2 / 3, 2 / 3, 1.0, 1.0])
     assert [kind.name for kind in EVERY if kind.is_faint(none)] == ["closure"]
     assert not [kind.name for kind in EVERY if kind.is_faint(half)]
+
+
+def test_weights__of_hops_follow_what_was_learnt_and_of_attributes_how_few_neighbours_there_are():
+    assert [kind.weight(Facts(10.0, learnt=0.5)) for kind in EVERY] == [0.5, 0.5, 1.0, 1.0, 1.0, 1.0]
+    assert [kind.name for kind in EVERY if kind.is_faint(Facts(10.0, learnt=0.05))] == ["hop", "closure"]
+    assert [KINDS["attributes"].weight(Facts(degree)) for degree in (0.0, 2.5, 10.0, 100.0)] == [2.0, 1.6, 1.0, 1.0]
+    assert KINDS["attributes"].weight(Facts(2.5, trust=0.0)) == 1.0
 
 
 def test_strongest__names_no_far_triangles_where_they_weigh_nothing():

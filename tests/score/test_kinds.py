@@ -112,7 +112,7 @@ def test_one_more_kind__is_measured_by_the_trained_run(options):
     np.testing.assert_array_equal(found.apply(planted_graph()).decision_scores_, found.decision_scores_)
 
 
-def test_several_tails__are_tests_of_their_own():
+def test_several_tails__count_by_the_largest():
     from hcm_scale.score.evidence import KindNumbers, weigh_evidence
     from hcm_scale.score.threshold import judge
 
@@ -126,11 +126,12 @@ def test_several_tails__are_tests_of_their_own():
         given = base | {both[kind]: tails[kind] for kind in kinds}
         return judge(weigh_evidence(KindNumbers(given, np.ones(2_000, bool))).sums, 0.1).p
 
-    one, two = p_of(0), p_of(0, 1)
-    assert two[7] == pytest.approx(1.5 * one[7])  # three tests instead of two
+    none, one, two = p_of(), p_of(0), p_of(0, 1)
+    assert one[7] < two[7] < 2.5 * one[7]  # the largest of two
     assert two[8] < 1e-3 < one[8]
     bulk = np.argsort(tails.max(axis=0))[:100]
-    np.testing.assert_allclose(two[bulk], np.minimum(1.0, 3.0 * p_of()[bulk]))
+    np.testing.assert_allclose(one[bulk], none[bulk], atol=0.06)
+    np.testing.assert_allclose(two[bulk], none[bulk], atol=0.06)
 
 
 COMMON = ("hop", "attributes", "context")  # words that much else is called by: the hop of an edge, a key of the report

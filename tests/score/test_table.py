@@ -236,6 +236,16 @@ def test_read_scores__believes_of_a_plug_in_only_what_can_be(tmp_path, own, said
     assert (kind.title, kind.column, kind.identity) == ("hums\ufffd", "hum", "hum@a 1")  # no cursor is moved
 
 
+@pytest.mark.parametrize("by", ["id", "p", "rank", "evidence", "nothing", b"\xff"])
+def test_read_scores__refuses_to_be_ranked_by_what_is_no_score(tmp_path, by):
+    table, path = scores_table(four_nodes(), scores_of([1, 4, 2, 3]), rank_by="ahp"), tmp_path / "scores.parquet"
+    table = table.replace_schema_metadata({**table.schema.metadata, b"rank_by": by})
+    ranked_table.write_scores(path, [lambda: table])
+    for open_scores in (ranked_table.read_scores, ranked_table.RankedFile):
+        with pytest.raises(FolderError, match="is damaged"):
+            open_scores(path)
+
+
 def test_scores_table__refuses_what_cannot_be_ranked():
     with pytest.raises(ValueError, match="1 of 4 scores are NaN"):
         scores_table(four_nodes(), scores_of([1, np.nan, 2, 3]), rank_by="ahp")

@@ -1,6 +1,7 @@
 """Verdicts given on the served page: stored before they are answered, seen by all, and from this page alone."""
 
 import csv
+import errno
 import html
 import http.client
 import json
@@ -10,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -247,13 +249,19 @@ def test_rows__say_which_line_is_damaged(start, own_run: Path):
     assert "verdicts.jsonl: line 1 is damaged" in text
 
 
-def test_post__says_that_nothing_can_be_written(start, own_run: Path):
-    (own_run / verdicts.FILE).mkdir()
+def test_post__says_that_nothing_can_be_written(start, own_run: Path, monkeypatch):
+    monkeypatch.setattr(verdicts.os, "fsync", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
     server = start()
     status, text = request(server, f"/{server.token}/verdicts", about(server, 1, "bad"))
     assert status == 500
-    assert text.startswith(f"not stored, {own_run} cannot be written")
-    assert rows(server)["counts"]["verdicts"] == 0
+    assert text.startswith(f"not stored, {own_run} cannot be written: No space left")
+
+
+def test_post__of_a_run_whose_verdicts_are_a_folder_names_it(start, own_run: Path):
+    (own_run / verdicts.FILE).mkdir()
+    server = start()
+    status, text = request(server, f"/{server.token}/verdicts", about(server, 1, "bad"))
+    assert (status, f"{verdicts.FILE} is a link, a pipe or a folder" in text) == (400, True)
 
 
 def test_page__says_that_the_folder_is_read_only(start, own_run: Path):

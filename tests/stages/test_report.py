@@ -100,12 +100,14 @@ def test_summary__tells_what_the_score_stage_found(run: tuple[Path, str], tmp_pa
         "metrics": None,
         "num_flagged": 7,
         "fdr": 0.1,
+        "precision": [[50, 0.9, 0.8, 0.95], [100, 0.5, 0.0, 0.8]],
         "stability": 0.5,
         "files": {},
     }
     files.write_manifest(tmp_path, score.KIND, score.FORMAT, body)
     said = summary(tmp_path, {"scores": tmp_path, "graph": run[0] / "graph"}, [], 0.0)
     assert "7 nodes stand out at a false-discovery rate of 10%" in said
+    assert "Of the first 50 rows 90% (80 to 95%) are expected to be odd" in said
     assert "50% of the first nodes stay so by either encoder" in said
     assert sum("flagged" in line for line in said.splitlines()) == 7
 

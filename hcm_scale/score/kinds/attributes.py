@@ -146,6 +146,7 @@ ATTRIBUTES = Kind(
     numbers=_numbers,
     needs_attributes=True,
     ranks_all_nodes=True,
+    weight=lambda facts: facts.of_attributes,
     stored={
         "centre": lambda array: array is not None and array.ndim == 1,
         "weights": lambda array: array is not None and array.ndim == 2,

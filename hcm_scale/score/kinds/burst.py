@@ -1,4 +1,4 @@
-"""Burst: many rows of the edge table within an hour to three weeks, where the node usually has few.
+"""Burst: many rows of the edge table within an hour to two weeks, where the node usually has few.
 
 How it is measured, and its false alarms: `rows/burst.py`.
 """
@@ -79,7 +79,7 @@ BURST = Kind(
     columns={"burst": Column("surprise of its busiest time (nats)", title="Burst")},
     title="burst",
     short="Burst",
-    help="Within an hour, a day, a week or three it has far more payments than usual, for it and for everybody at that "
+    help="Within an hour, a day, a week or two it has far more payments than usual, for it and for everybody at that "
     "time. It counts beyond the 95% of the nodes that have the least of it.",
     numbers=_numbers,
     applies=has_times,

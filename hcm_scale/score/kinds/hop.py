@@ -6,17 +6,37 @@
 
 Of several encoders the hops of each edge are averaged. A node without neighbours has 0, the least anomalous value: a
 hop is at least 1.
+
+A model that has learnt nothing predicts the middle of all hops for every pair, (C + 1) / 2 of C, one that has learnt
+all predicts 1 for edges. Where the mean over edges has gone less than two fifths of that way, hops weigh less
+(`learnt`).
 """
 
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hcm_scale.base.threads import map_slices, run_in_slices
 from hcm_scale.score.kinds.around import Around, hops_of_edges
 from hcm_scale.score.kinds.inputs import KindInputs
 from hcm_scale.score.kinds.kind import Column, Kind, Reason, Values
 from hcm_scale.score.kinds.phrases import held_against, like_text, some_neighbors
+
+_FAR_ENOUGH = 0.4  # of the way from knowing nothing to knowing all
+
+
+def learnt(mean: NDArray[np.float32], num_classes: int) -> float:
+    """How far the model tells edges from other pairs, 0 to 1, from the mean hop of every edge, NaN where it has none.
+
+    >>> learnt(np.array([1.3, 2.5, np.nan], np.float32), 4), learnt(np.array([2.5, 2.2], np.float32), 4)
+    (1.0, 0.25)
+    """
+    sums = map_slices(len(mean), lambda part: [np.nansum(mean[part], dtype=float), np.isfinite(mean[part]).sum()])
+    total, count = np.reshape(sums, (-1, 2)).sum(axis=0)
+    middle = (num_classes + 1) / 2.0
+    way = (middle - total / max(1.0, count)) / (middle - 1.0)
+    return round(float(np.clip(way / _FAR_ENOUGH, 0.0, 1.0)), 6)
 
 
 def _numbers(inputs: KindInputs) -> list[Values]:
@@ -78,7 +98,10 @@ HOP = Kind(
     needs_hops=True,
     weight=lambda facts: facts.of_hops,
     by_encoder=lambda inputs: inputs.hops.views,
-    stored={"maxima": lambda array: array is not None and array.shape == (2,) and bool(np.isfinite(array).all())},
+    stored={
+        "maxima": lambda array: array is not None and array.shape == (2,) and bool(np.isfinite(array).all()),
+        "learnt": lambda array: array is not None and array.shape == (1,) and 0.0 <= array[0] <= 1.0,
+    },
     follows_differences=True,
     reason=_reason,
     sentence=_sentence,

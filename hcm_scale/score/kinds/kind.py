@@ -18,21 +18,27 @@ _NOTABLE_SHARE = 0.05
 
 
 class Facts(NamedTuple):
-    """What weights follow from: the geometric mean of the degrees, and how far attributes are witnesses of edges.
+    """What weights follow from: the geometric mean of the degrees, and how far attributes and hops can be believed.
 
     Hops are predicted from embeddings that average over neighbours, and averaged over neighbours again: with two or
     three of them they are noise, with thirty they know more than attributes. With m the mean degree what is said by
     hops weighs 2 m / (m + 10), what is said by the attributes of neighbours 20 / (m + 10): the same at m = 10. Where
     neighbours are no more alike than any two nodes (`trust` 0: features/purify.py), being unlike them says little: a
-    third of that.
+    third of that. Where they are alike, few neighbours leave more to a node's own attributes: 20 / (m + 10), at least
+    1. Hops weigh less where the model has not `learnt` to tell edges from other pairs (kinds/hop.py).
     """
 
     mean_degree: float = _EQUAL_DEGREE
     trust: float = 1.0
+    learnt: float = 1.0
 
     @property
     def of_hops(self) -> float:
-        return 2.0 * (self.mean_degree / (self.mean_degree + _EQUAL_DEGREE))
+        return 2.0 * self.learnt * (self.mean_degree / (self.mean_degree + _EQUAL_DEGREE))
+
+    @property
+    def of_attributes(self) -> float:
+        return 1.0 + self.trust * max(0.0, 2.0 * _EQUAL_DEGREE / (self.mean_degree + _EQUAL_DEGREE) - 1.0)
 
     @property
     def of_context(self) -> float:
@@ -152,8 +158,8 @@ class Kind:
         return f"{self.title} ({self.name})"
 
     def is_faint(self, facts: Facts) -> bool:
-        """Whether it weighs so little at this trust in attributes that no node stands out by it."""
-        return self.weight(facts) < 0.1 * self.weight(facts._replace(trust=1.0))
+        """Whether it weighs so little, by trust and what was learnt, that no node stands out by it."""
+        return self.weight(facts) < 0.1 * self.weight(facts._replace(trust=1.0, learnt=1.0))
 
     def say(self, explanation: Any, reason: Reason) -> str:
         """What it says of a node."""

@@ -6,7 +6,7 @@ user's own column names. `e` is a `report.explain.Explanation`, `d` one of its d
 
 from typing import Any
 
-from hcm_scale.base.names import AS_END, GAP_SUFFIX, ONCE
+from hcm_scale.base.names import AS_END, EITHER_END, GAP_SUFFIX, ONCE, ROWS
 from hcm_scale.base.text import clip, percent, value_text
 
 ID_WIDTH, NAME_WIDTH = 40, 48
@@ -65,7 +65,9 @@ def difference_text(e: Any, d: Any) -> str:
     """One attribute, as a value, a category, a gap or a text."""
     where = "around it" if e.degree else "over all nodes"
     where = where if e.num_alike is None else f"of {compared_with(e)}"
-    column = f"`{clip(d.column, NAME_WIDTH)}`"
+    column = column_text(d.column)
+    if d.column.startswith(ROWS) and not d.value:
+        return f"it is never `{clip(d.column.removeprefix(ROWS), NAME_WIDTH)}`"
     if d.is_text:
         return f"{text_name(d)} unlike that {where}"
     if d.value in (0.0, 1.0) and 0.0 <= d.neighbors <= 1.0 and (category := category_text(d.column)):
@@ -78,7 +80,18 @@ def difference_text(e: Any, d: Any) -> str:
     own, mean, usual = (quantity(value, d.first_day) for value in (d.value, d.neighbors, d.usual or 0.0))
     if d.usual is None:
         return f"{column} = {own} where the mean {where} is {mean}"
-    return f"{column} = {own} where {usual} is usual{f' and {mean} the mean {where}' * (_num_alike(e) > 0)}"
+    around = f" and {mean} the mean {where}" * (_num_alike(e) > 0)
+    return (
+        f"{column} = {own}, as is usual{around}" if own == usual else f"{column} = {own} where {usual} is usual{around}"
+    )
+
+
+def column_text(column: str) -> str:
+    """The name of an attribute: `amount` when it is `payer`, of what is made of the rows that have it at this end."""
+    what, is_of_end, end = column.rpartition(AS_END)
+    if not is_of_end or end == EITHER_END:
+        return f"`{clip(column, NAME_WIDTH)}`"
+    return f"`{clip(what, NAME_WIDTH)}` when it is `{clip(end, NAME_WIDTH)}`"
 
 
 def category_text(column: str) -> tuple[str, str] | None:

@@ -52,8 +52,10 @@ def _checked(name: str, numbers: Callable[[KindInputs], Any], inputs: KindInputs
     """Numbers as float64; ValueError where there is not one finite number a node."""
     made, num_nodes = [np.array(values, np.float64) for values in numbers(inputs)], inputs.edges.num_nodes
     for values in made:
-        if values.shape != (num_nodes,) or not np.isfinite(values).all():
-            wanted = f"a finite number of each node, ({num_nodes},), not {values.shape}"
+        num_bad = np.count_nonzero(~np.isfinite(values))
+        if values.shape != (num_nodes,) or num_bad:
+            of = f"{num_bad:,} NaN or infinite ones" if values.shape == (num_nodes,) else values.shape
+            wanted = f"a finite number of each node, ({num_nodes},), not {of}"
             raise ValueError(
                 f"score.evidence={name} must return {wanted}; the median is one that says nothing of a node"
             )

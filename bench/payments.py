@@ -1,0 +1,170 @@
+"""Payments: what the four kinds of evidence about rows cost, and whom they find beside other ways.
+
+Cost: a table of random payments, one account with a tenth of all rows, through each kind by itself, in rows a second.
+The peer is scikit-learn's Isolation Forest on ten aggregates of each account, made by numpy from the same rows.
+
+Accuracy: `bench/accuracy/payment_world.py`, two seeds, and AMLSim's cycles where they are. Accounts: the share of each
+scheme's accounts in the first 2 %, and average precision; rows: how many of the first 1,000 are of a scheme. Ours are
+the row kinds as a run weighs them, without the graph's own. Peers on accounts, the aggregates: Isolation Forest, LOF,
+degree. Peers on rows: Isolation Forest on log amount, amount over the payer's median, hour and payer's rows; MIDAS
+(Bhatia et al. 2020), re-made from its paper with exact counts in place of sketches, per hour.
+"""
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.accuracy.payment_world import payments
+from bench.harness import Table, at_least, at_most
+from hcm_scale.rows.evidence import MadeEvidence, RowEvidence, rank_surprise
+from hcm_scale.rows.rows import Rows
+from hcm_scale.score.evidence import KindNumbers, weigh_evidence
+from hcm_scale.score.kinds.all import ROW_KINDS
+
+NUM_ROWS = {"smoke": 3_000, "quick": 1_000_000, "full": 10_000_000}
+AMLSIM = Path("../shared/data/amlsim_cycle200/payments.csv")
+_DAY = 86_400.0
+Scores = dict[str, NDArray[np.float64]]
+
+
+def random_rows(count: int) -> Rows:
+    """Random payments over half a year among a twelfth as many accounts; one account has a tenth of all rows."""
+    rng, accounts = np.random.default_rng(0), count // 12
+    payer, payee = rng.integers(0, accounts, (2, count)).astype(np.int32)
+    payee[rng.random(count) < 0.1] = 0
+    return Rows.of(accounts, payer, payee, np.sort(rng.uniform(0, 180 * _DAY, count)), rng.lognormal(3, 1, count))
+
+
+def aggregates(rows: Rows) -> NDArray[np.float64]:
+    """Count, sum, mean, least, largest and spread of log amounts, first and last time, as payer and payee, (n, 16)."""
+    out = []
+    for ends in (rows.payer, rows.payee):
+        n = rows.num_accounts
+        count = np.bincount(ends, minlength=n)
+        total = np.bincount(ends, rows.amount, n)
+        mean = total / np.maximum(count, 1)
+        spread = np.sqrt(np.bincount(ends, (rows.amount - mean[ends]) ** 2, n) / np.maximum(count, 1))
+        least, most, first, last = np.full(n, 99.0), np.full(n, -99.0), np.full(n, rows.time[-1]), np.zeros(n)
+        np.minimum.at(least, ends, rows.amount)
+        np.maximum.at(most, ends, rows.amount)
+        np.minimum.at(first, ends, rows.time)
+        np.maximum.at(last, ends, rows.time)
+        out += [np.log1p(count), total, mean, least, most, spread, first, last]
+    return np.stack(out, axis=1)
+
+
+def isolation(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    from sklearn.ensemble import IsolationForest
+
+    return np.asarray(-IsolationForest(random_state=0, n_jobs=-1).fit(x).score_samples(x))
+
+
+def ours(rows: Rows) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Score of every account by the four kinds, as a run weighs them, and of every row."""
+    made = MadeEvidence(rows)
+    numbers = (made.history.of_accounts, made.burst.of_accounts, made.flow.of_accounts, made.chain.of_accounts)
+    accounts = weigh_evidence(KindNumbers(dict(zip(ROW_KINDS, numbers, strict=True)), np.ones(rows.num_accounts, bool)))
+    of_rows = [rank_surprise(made.history.of_rows), made.burst.of_rows, made.flow.of_rows, made.chain.of_rows]
+    kept: Any = RowEvidence(rows, np.stack(of_rows, 1).astype(np.float32), *[np.zeros(0)] * 4)  # type: ignore[arg-type]
+    return accounts.score, kept.surprise
+
+
+def midas(rows: Rows) -> NDArray[np.float64]:
+    """MIDAS: chi-squared of a pair's rows in this hour against its mean so far, of every row."""
+    total, current, out = Counter[tuple[int, int]](), defaultdict[tuple[int, int], int](int), np.zeros(len(rows))
+    ticks, before = (rows.time // 3_600).astype(np.int64), -1
+    for row, (tick, payer, payee) in enumerate(zip(ticks, rows.payer.tolist(), rows.payee.tolist(), strict=True)):
+        if tick != before:
+            current.clear()
+            before = tick
+        pair = payer, payee
+        current[pair] += 1
+        total[pair] += 1
+        age, now, s = max(1, int(tick - ticks[0]) + 1), current[pair], total[pair]
+        out[row] = 0.0 if age == 1 else (now - s / age) ** 2 * age**2 / (s * (age - 1))
+    return out
+
+
+def by_rows(rows: Rows) -> NDArray[np.float64]:
+    medians = np.array(
+        [np.median(rows.amount[own]) if len(own := rows.out.of(v)) else 0.0 for v in range(rows.num_accounts)]
+    )
+    hour, busy = rows.time % _DAY, np.log1p(np.diff(rows.out.indptr))
+    return np.stack([rows.amount, rows.amount - medians[rows.payer], hour, busy[rows.payer]], axis=1)
+
+
+def accuracy(name: str, rows: Rows, is_bad: Any, of_scheme: Any, schemes: dict[str, Any]) -> Table:
+    """One table: a row a way."""
+    from sklearn.metrics import average_precision_score
+    from sklearn.neighbors import LocalOutlierFactor
+    from sklearn.preprocessing import StandardScaler
+
+    x = StandardScaler().fit_transform(aggregates(rows))
+    accounts, of_rows = ours(rows)
+    degree = np.asarray(rows.num_rows, np.float64)
+    ways: dict[str, tuple[Any, Any]] = {
+        "hcm_scale, kinds of rows": (accounts, of_rows),
+        "Isolation Forest": (isolation(x), isolation(by_rows(rows))),
+        "LOF": (-LocalOutlierFactor(35).fit(x).negative_outlier_factor_, None),
+        "degree": (degree, None),
+        "MIDAS": (None, midas(rows)),
+    }
+    table = []
+    for way, (of_accounts, each_row) in ways.items():
+        row: dict[str, Any] = {"way": way}
+        if of_accounts is not None:
+            first = np.argsort(-of_accounts, kind="stable")[: len(of_accounts) // 50]
+            row["average_precision"] = float(average_precision_score(is_bad, of_accounts))
+            row |= {kind: float(np.isin(members, first).mean()) for kind, members in schemes.items()}
+        else:
+            row |= dict.fromkeys(["average_precision", *schemes], float("nan"))
+        hit = None if each_row is None else of_scheme[np.argsort(-each_row, kind="stable")[:1_000]].mean()
+        table.append(row | {"rows_of_schemes_in_first_1000": float("nan") if hit is None else float(hit)})
+    best = max(row["average_precision"] for row in table[1:] if row["average_precision"] == row["average_precision"])
+    claims = [
+        at_least(f"{name}: average precision beside the best peer's", table[0]["average_precision"] / best, 1.5, "x")
+    ]
+    return Table(name, table, claims)
+
+
+def cases(size: str) -> Iterator[Table]:
+    """Cost, then accuracy."""
+    rows = random_rows(NUM_ROWS[size])
+    made = MadeEvidence(random_rows(3_000))
+    made.history, made.burst, made.flow, made.chain  # noqa: B018  compiled
+    made, seconds = MadeEvidence(rows), dict[str, float]()
+    ways: dict[str, Callable[[], Any]] = {
+        "history": lambda: made.history,
+        "burst": lambda: made.burst,
+        "passed on": lambda: made.flow,
+        "chain": lambda: made.chain,
+        "aggregates and Isolation Forest (peer)": lambda: isolation(aggregates(rows)),
+    }
+    for name, work in ways.items():
+        started = time.perf_counter()
+        work()
+        seconds[name] = time.perf_counter() - started
+    table = [{"kind": name, "seconds": each, "rows_a_second": len(rows) / each} for name, each in seconds.items()]
+    ours_seconds = sum(list(seconds.values())[:4])
+    claims = [at_most("ten million rows through all four", ours_seconds * 1e7 / len(rows), 60, "seconds")]
+    yield Table(f"{len(rows):,} rows of {rows.num_accounts:,} accounts, one with a tenth of them", table, claims)
+    for seed in (0, 1) if size != "smoke" else (0,):
+        world = payments(seed)
+        is_bad = np.zeros(world.num_accounts, bool)
+        is_bad[np.concatenate(list(world.members.values()))] = True
+        kept = Rows.of(world.num_accounts, world.payer, world.payee, world.time, world.amount)
+        yield accuracy(f"world of payments, seed {seed}", kept, is_bad, world.scheme > 0, world.members)
+    if AMLSIM.is_file() and size != "smoke":
+        data = np.loadtxt(AMLSIM, delimiter=",", skiprows=1)
+        labels = np.loadtxt(AMLSIM.with_name("labels.csv"), delimiter=",", skiprows=1)
+        is_bad = np.zeros(int(data[:, :2].max()) + 1, bool)
+        is_bad[labels[labels[:, 1] == 1, 0].astype(int)] = True
+        order = np.argsort(data[:, 3], kind="stable")
+        ends = data[:, :2].astype(np.int32)
+        kept = Rows.of(len(is_bad), ends[:, 0], ends[:, 1], data[:, 3] * _DAY, data[:, 2])
+        yield accuracy("AMLSim, 200 cycles", kept, is_bad, (data[:, 2] < 60)[order], {"cycle": np.flatnonzero(is_bad)})

@@ -1,0 +1,118 @@
+"""Rows that are judged by themselves: ranks, sentences, and their way back to the user's table."""
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from bench.accuracy.payment_world import payments
+from hcm_scale.cli.export import export_edges
+from hcm_scale.config import Config, TablesGraph, with_options
+from hcm_scale.detector import HCM
+from hcm_scale.run import pipeline
+from hcm_scale.run.finished import FinishedRun
+
+FEW = {"posterior.burn_in_steps": 10, "posterior.num_samples": 2, "posterior.thin_steps": 2, "world.device": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """A world of payments as a CSV, its accounts called A00000 and on, and whether each row is of a scheme."""
+    made = payments(0)
+    names = np.array([f"A{number:05d}" for number in range(made.num_accounts)])
+    when = pd.to_datetime(made.time + 1.6e9, unit="s").round("s")
+    table = pd.DataFrame({"date": when, "payer": names[made.payer], "payee": names[made.payee]})
+    table["amount"] = made.amount.round(2)
+    path = tmp_path_factory.mktemp("world") / "payments.csv"
+    order = np.random.default_rng(0).permutation(len(table))
+    table.iloc[order].to_csv(path, index=False)
+    return path, made, names, (made.scheme > 0)[order]
+
+
+@pytest.fixture(scope="module")
+def run(world, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run") / "run"
+    config = with_options(Config(run_dir=str(folder)), FEW)
+    config.graph = TablesGraph(path=str(world[0]), source_column="payer", target_column="payee")
+    pipeline.run(config)
+    return FinishedRun(folder)
+
+
+def test_accounts__of_every_scheme_are_among_the_first(run, world):
+    _, made, names, _ = world
+    ids = run.table["id"].to_pylist()
+    first = {*ids[: len(ids) // 50]}
+    found = {kind: np.mean([names[node] in first for node in members]) for kind, members in made.members.items()}
+    assert min(found.values()) >= 0.6, found
+    assert np.mean([*found.values()]) >= 0.9, found
+
+
+def test_export__ranks_rows_of_the_table_by_themselves(run, world, tmp_path):
+    path, _, _, planted = world
+    said = export_edges(run, tmp_path / "rows.parquet", 1_000, False)
+    assert said.startswith("1,000 rows in ")
+    rows = pd.read_parquet(tmp_path / "rows.parquet")
+    assert rows["edge_rank"].tolist() == [*range(1, 1_001)]
+    assert (np.diff(rows["edge_surprise"]) <= 0).all()
+    assert rows["edge_reason"].notna().all()
+    table = pd.read_csv(path).astype({"amount": str})
+    table["planted"] = planted
+    rows["amount"] = rows["amount"].astype(float).astype(str)
+    both = rows.merge(table, on=["date", "payer", "payee", "amount"])
+    assert len(both) >= 1_000
+    assert both["planted"].mean() > 0.6
+    assert {*rows["edge_evidence"]} <= {"history", "burst", "passed_on", "chain"}
+
+
+def test_export__of_all_rows_keeps_their_order_and_flags_the_planted(run, world, tmp_path):
+    path, _, _, planted = world
+    export_edges(run, tmp_path / "all.parquet", None, False)
+    rows = pd.read_parquet(tmp_path / "all.parquet")
+    assert rows["payer"].tolist() == pd.read_csv(path)["payer"].tolist()
+    assert sorted(rows["edge_rank"]) == [*range(1, len(rows) + 1)]
+    flagged = rows["edge_flagged"].to_numpy(bool)
+    assert planted[flagged].mean() > 0.75
+    assert flagged.sum() >= 50
+
+
+def test_pairs__are_still_ranked_when_they_are_asked_for(run, tmp_path):
+    assert "edges" in export_edges(run, tmp_path / "pairs.csv", 10, False, pairs=True)
+    assert {"source", "target", "hop"} <= {*pd.read_csv(tmp_path / "pairs.csv").columns}
+
+
+def test_explanation__says_when_who_and_how_much(run, world):
+    _, made, names, _ = world
+    texts = {kind: run.explained_text([names[members[0]]]) for kind, members in made.members.items()}
+    said = {kind: " ".join(text.split()) for kind, text in texts.items()}
+    assert "Chain of payments: " in said["round"]
+    assert " paid " in said["round"]
+    assert "back where it began" in said["round"]
+    assert "payments in by" in said["fan_in"]
+    assert "are usual" in said["fan_in"]
+    assert "Passed on: of " in said["pass"]
+    assert " left within " in said["pass"]
+
+
+def test_clean_payments__flag_no_row(tmp_path):
+    made = payments(3, per_kind=0)
+    table = pa.table({"source": made.payer, "target": made.payee, "amount": made.amount, "time": made.time.astype(int)})
+    detector = HCM(options=FEW).fit(table)
+    assert not detector.edges_["flagged"].to_numpy().any()
+
+
+def test_detector__takes_events_of_torch_geometric_and_three_arrays():
+    temporal = pytest.importorskip("torch_geometric.data").TemporalData
+    import torch
+
+    rng = np.random.default_rng(0)
+    ends, t, amount = rng.integers(0, 300, (2, 3_000)), np.sort(rng.integers(0, 300, 3_000)), rng.lognormal(3, 1, 3_000)
+    tensors = {"src": torch.tensor(ends[0]), "dst": torch.tensor(ends[1]), "t": torch.tensor(t)}
+    one = HCM(options=FEW).fit(temporal(**tensors, msg=torch.tensor(amount)[:, None])).edges_
+    two = HCM(options=FEW).fit((ends, amount, t)).edges_
+    frame = pd.DataFrame({"from": ends[0], "dest": ends[1], "sum": amount, "t0": t})
+    three = HCM(options=FEW).fit(frame, source="from", target="dest", amount="sum", time="t0").edges_
+    for other in (two, three):
+        assert one["source"].to_pylist() == other["source"].to_pylist()
+        np.testing.assert_allclose(one["surprise"].to_numpy(), other["surprise"].to_numpy(), rtol=1e-6)
+    with pytest.raises(ValueError, match="entries; legal are equal"):
+        HCM(options=FEW).fit((ends, amount[:5], t))

@@ -1,0 +1,151 @@
+"""Rows of an edge table as payments: which columns are taken as what, and what is kept of bad ones."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pytest
+
+from hcm_scale.graph import Graph
+from hcm_scale.ingest.policy import Columns, InputError, Policy
+from hcm_scale.ingest.tables import column_table, read_tables
+
+DAY = 86_400.0
+ENDS = Columns(source="payer", target="payee")
+
+
+def table(**columns):
+    count = len(next(iter(columns.values())))
+    ends = {"payer": [f"a{i % 3}" for i in range(count)], "payee": [f"b{i % 4}" for i in range(count)]}
+    return pa.table(ends | columns)
+
+
+def read(tmp_path, data, **options):
+    graph = read_tables(tmp_path / "g", data, columns=Columns(source="payer", target="payee", **options))
+    return Graph.open(graph.path)
+
+
+def lines(graph):
+    return {line["column"]: line["use"] for line in graph.info["ingest"]["told"]}
+
+
+DATES = np.array(["2024-05-03", "2024-05-01", "2024-05-02", "2024-05-04"], "M8[D]")
+SECONDS = DATES.astype("M8[s]").astype(np.int64)
+
+
+@pytest.mark.parametrize(
+    ("name", "times", "seconds", "said"),
+    [
+        ("booked", DATES, SECONDS, "dates, not sorted"),
+        ("booked", DATES.astype("M8[s]") + np.timedelta64(90, "m"), SECONDS + 5_400, "dates and times, not sorted"),
+        ("ts", SECONDS, SECONDS, "times since 1970, not sorted"),
+        ("ts", SECONDS * 1_000, SECONDS, "times since 1970, not sorted"),
+        ("step", [1, 2, 2, 5], np.array([1, 2, 2, 5]) * DAY, "numbers of steps, a day each, sorted"),
+        (
+            "TransactionDT",
+            [86_400, 90_000, 99_000, 999_999],
+            [86_400, 90_000, 99_000, 999_999],
+            "a second each, sorted",
+        ),
+    ],
+)
+def test_time__is_read_as_dates_as_seconds_or_as_steps(tmp_path, name, times, seconds, said):
+    graph = read(tmp_path, table(**{name: times}, amount=[1.0, 2.0, 3.0, 4.0]))
+    order = np.argsort(seconds, kind="stable")
+    np.testing.assert_array_equal(graph.rows.time, np.asarray(seconds, float)[order])
+    np.testing.assert_array_equal(graph.rows.number, order)
+    np.testing.assert_array_equal(graph.rows.amount, (1.0 + np.arange(4))[order])
+    assert said in lines(graph)[name]
+
+
+def test_steps__are_no_amounts_of_their_ends(tmp_path):
+    graph = read(tmp_path, table(step=[3, 1, 2, 2], amount=[1.0, 2.0, 3.0, 4.0]))
+    assert not [name for name in graph.columns if "step" in name]
+
+
+@pytest.mark.parametrize("name", ["amount", "Amount Paid", "tx_amt", "value", "Betrag"])
+def test_amount__is_the_column_that_is_called_so(tmp_path, name):
+    graph = read(tmp_path, table(day=DATES, balance=[9.0, 8.0, 7.0, 6.0], **{name: [1.0, 2.0, 3.0, 4.0]}))
+    assert (graph.info["rows"]["amount"], lines(graph)[name][:22]) == (name, "the amount of each row")
+
+
+def test_options__name_columns_and_refuse_others(tmp_path):
+    data = table(day=DATES, other=DATES + 9, x=[1.0, 2.0, 3.0, 4.0], amount=[5.0, 6.0, 7.0, 8.0], note=list("abcd"))
+    graph = read(tmp_path, data, time="other", amount="x")
+    assert (graph.info["rows"]["time"], graph.info["rows"]["amount"]) == ("other", "x")
+    for option, name in (("time", "note"), ("amount", "note"), ("amount", "day"), ("currency", "x"), ("time", "payer")):
+        with pytest.raises(InputError, match=f"graph.{option}_column='{name}' .*legal is a column of"):
+            read(tmp_path, data, **{option: name})
+    with pytest.raises(InputError, match=r"graph\.time_column"):
+        read(tmp_path, data, time="when")
+
+
+def test_tables_without_time_or_amount__keep_no_rows(tmp_path):
+    for columns in ({"kind": list("abcd")}, {"value": [1.0, 2.0, 3.0, 4.0]}, {"strength": [1, 2, 3, 4]}):
+        assert read(tmp_path, table(**columns)).rows is None
+    assert read(tmp_path, table(amount=[1.0, 2.0, 3.0, 4.0])).rows.time.tolist() == [0.0] * 4
+    excluded = Columns(source="payer", target="payee", exclude=("amount",))
+    data = table(amount=[1.0, 2.0, 3.0, 4.0], kind=list("abcd"))
+    assert read_tables(tmp_path / "g", data, columns=excluded).rows is None
+
+
+def test_currencies__are_numbered(tmp_path):
+    graph = read(tmp_path, table(day=DATES, amount=[1.0, 2.0, 3.0, 4.0], currency=["EUR", "USD", None, "EUR"]))
+    names = [*graph.info["rows"]["currencies"]]
+    assert [names[code] if code < 255 else None for code in graph.rows.currency] == ["USD", None, "EUR", "EUR"]
+
+
+def test_bad_rows__are_counted_and_nothing_is_lost(tmp_path):
+    """Missing and negative amounts, missing times, the years 1 and 9999, one who pays himself."""
+    rng = np.random.default_rng(0)
+    times = np.array(["2024-05-01T00:00"], "M8[s]") + rng.integers(0, 90 * 86_400, 200).astype("m8[s]")
+    days = pa.array([*times.tolist()], pa.timestamp("s")).to_pylist()
+    import datetime
+
+    days[3], days[5], days[7] = datetime.datetime(1, 1, 1), datetime.datetime(9999, 12, 31), None
+    amount = [*rng.lognormal(3, 1, 200).tolist()]
+    amount[0], amount[1] = None, -5.0
+    data = table(booked=pa.array(days, pa.timestamp("s")), amount=amount)
+    data = data.set_column(1, "payee", pa.array(["a0", *data["payee"].to_pylist()[1:]]))
+    graph = read(tmp_path, data)
+    assert len(graph.rows.time) == 197
+    assert {3, 5, 7}.isdisjoint(graph.rows.number.tolist())
+    assert "1 have none, 2 far from all others" in lines(graph)["booked"]
+    assert "(1 missing, 1 not above 0)" in lines(graph)["amount"]
+    assert "the time of each row" in column_table(graph.info["ingest"]["told"])
+
+
+def test_rows__of_unknown_ends_are_left_out(tmp_path):
+    nodes = pa.table({"id": ["a0", "a1", "b0", "b1"], "x": [1.0, 2.0, 3.0, 4.0]})
+    data = table(day=DATES, amount=[1.0, 2.0, 3.0, 4.0])
+    policy = Policy(unknown="drop")
+    graph = read_tables(tmp_path / "g", data, nodes, columns=Columns(source="payer", target="payee"), policy=policy)
+    assert graph.rows.number.tolist() == [1, 0]
+
+
+def test_amounts_as_text__in_two_formats_are_told(tmp_path):
+    (tmp_path / "e.csv").write_text("payer;payee;day;amount\na;b;2024-05-01;1.000,50\nb;c;2024-05-02;20,25\n")
+    graph = read(tmp_path, str(tmp_path / "e.csv"))
+    assert graph.rows.amount.tolist() == [1000.5, 20.25]
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("row_payer", lambda a: a + 100, "nodes are"),
+        ("row_time", lambda a: a[::-1].copy(), "order of time"),
+        ("row_time", lambda a: a * np.nan, "finite"),
+        ("row_amount", lambda a: a[:2], "entries"),
+        ("row_number", lambda a: a - 9, "0 and above"),
+    ],
+)
+def test_folder__with_rows_that_cannot_be_is_refused(tmp_path, name, change, said):
+    graph = read(tmp_path, table(day=DATES, amount=[1.0, 2.0, 3.0, 4.0]))
+    path = graph.path / f"{name}.npy"
+    array = change(np.load(path))
+    path.unlink()
+    np.save(path, array)
+    with pytest.raises(Exception, match=said) if len(array) == 4 else pytest.raises(Exception, match=name):
+        from hcm_scale.graph.check import check_arrays
+        from hcm_scale.graph.store import _arrays
+
+        check_arrays(_arrays(graph) | {name: array}, False, graph.num_attributes, graph.columns)
