@@ -80,10 +80,25 @@ def even_time(time: Values, step: float) -> Values:
 
 def first_meetings(rows: Rows) -> NDArray[np.bool_]:
     """Whether a row is the first from its payer to its payee, (m,)."""
-    out = np.zeros(len(rows), bool)
-    pairs = rows.payer.astype(np.int64) * rows.num_accounts + rows.payee
-    out[np.unique(pairs, return_index=True)[1]] = True
+    out = np.zeros(len(rows), np.bool_)
+    share_accounts(rows.out, _find_first, *rows.out, rows.payee, out)
     return out
+
+
+@kernel
+def _find_first(part: Any, indptr: Any, rows: Any, payee: Any, out: Any) -> None:
+    """Marks the first row of every pair of a payer's."""
+    for account in range(part[0], part[1]):
+        own = rows[indptr[account] : indptr[account + 1]]
+        own = own[np.argsort(payee[own])]
+        low = 0
+        while low < len(own):
+            first, high = own[low], low + 1
+            while high < len(own) and payee[own[high]] == payee[own[low]]:
+                first = min(first, own[high])
+                high += 1
+            out[first] = True
+            low = high
 
 
 def _sharing(by: ByAccount, time: Values, first: Values, length: float) -> float:

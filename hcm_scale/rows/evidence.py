@@ -8,8 +8,8 @@
 its rank among all rows; the others are those of its account or chain (burst.py, flow.py, chain.py).
 
 `RowEvidence.surprise` is the one by which rows are ranked: the most that a kind says beyond where it is common, in
-units of how fast its bulk grows from the 75 % quantile to the 95 % quantile, one nat at least. Common is what lies below
-the latter, and below three units: a kind that says something of many rows has to say more.
+units of how fast its bulk grows from the 75 % quantile to the 95 % quantile, one nat at least. Common is what lies
+below the latter, and below three units: a kind that says something of many rows has to say more.
 """
 
 from dataclasses import dataclass

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base.jit import kernel
-from hcm_scale.rows.rows import DAY, ByAccount, Rows, Values, by_account, share_accounts, surprises
+from hcm_scale.rows.rows import DAY, ByAccount, Rows, Values, share_accounts, surprises
 
 _CUTS = (3.0, 4.0, 5.0)  # surprise of a row's rank from which on it is odd
 _SHAPES = (100.0, 30.0, 10.0, 5.0, 3.0, 2.0, 1.0, 0.5)
@@ -42,7 +42,7 @@ _PRIOR_OF_CLASS = 50.0  # rows
 class History(NamedTuple):
     """Surprise of every account, (n,); deviation of every row, (m,); log amount over the payer's usual one, (m,).
 
-    `cuts` say which rows are odd, and how many are usual (`_measure_cuts`).
+    `cuts` say which rows are odd, and how many are usual (`_count_odd`).
     """
 
     of_accounts: Values
@@ -64,8 +64,8 @@ def history(rows: Rows, before: Rows | None = None, cuts: Values | None = None) 
         deviation, over_usual = (values[is_own] for values in _of_rows(whole))
     has_amount = np.isfinite(rows.amount)
     some = rows if has_amount.all() else rows.where(has_amount)
-    cuts = _measure_cuts(some, deviation[has_amount]) if cuts is None else cuts
-    return History(_count_odd(some, deviation[has_amount], cuts), deviation, over_usual, cuts)
+    of_accounts, cuts = _count_odd(some, deviation[has_amount], cuts)
+    return History(of_accounts, deviation, over_usual, cuts)
 
 
 def _of_rows(rows: Rows) -> tuple[Values, Values]:
@@ -87,25 +87,29 @@ def _of_rows(rows: Rows) -> tuple[Values, Values]:
 def is_recurring(rows: Rows) -> NDArray[np.bool_]:
     """Whether the same pair has the same amount at two other times, (m,)."""
     out = np.zeros(len(rows), np.bool_)
-    pairs = rows.payer.astype(np.int64) * rows.num_accounts + rows.payee
-    distinct, pair = np.unique(pairs, return_inverse=True)
-    by = by_account(pair, len(distinct))
-    share_accounts(by, _find_again, *by, rows.time, rows.comparable, out)
+    share_accounts(rows.out, _find_again, *rows.out, rows.payee, rows.time, rows.comparable, out)
     return out
 
 
-@kernel(allocates=False)
-def _find_again(part: Any, indptr: Any, rows: Any, time: Any, amount: Any, out: Any) -> None:
+@kernel
+def _find_again(part: Any, indptr: Any, rows: Any, payee: Any, time: Any, amount: Any, out: Any) -> None:
     """Marks rows of which two others of the pair, of those that are looked at, are repeats."""
-    for pair in range(part[0], part[1]):
-        low, high = indptr[pair], indptr[pair + 1]
-        step = max(1, (high - low) // _DRAWN)
-        for i in range(low, high):
-            count = 0
-            for j in range(low, high, step):
-                apart = abs(time[rows[j]] - time[rows[i]])
-                count += apart >= _APART and abs(amount[rows[j]] - amount[rows[i]]) <= _SAME
-            out[rows[i]] = count >= 2
+    for account in range(part[0], part[1]):
+        own = rows[indptr[account] : indptr[account + 1]]
+        own = own[np.argsort(payee[own])]
+        low = 0
+        while low < len(own):
+            high = low + 1
+            while high < len(own) and payee[own[high]] == payee[own[low]]:
+                high += 1
+            step = max(1, (high - low) // _DRAWN)
+            for i in range(low, high):
+                count = 0
+                for j in range(low, high, step):
+                    apart = abs(time[own[j]] - time[own[i]])
+                    count += apart >= _APART and abs(amount[own[j]] - amount[own[i]]) <= _SAME
+                out[own[i]] = count >= 2
+            low = high
 
 
 class NewHistory(NamedTuple):
@@ -213,32 +217,28 @@ def _compare(part: Any, indptr: Any, rows: Any, amount: Any, over: Any, middles:
             over[own[order[i]]] = values[i] - 0.5 * (values[below] + values[above])
 
 
-def _measure_cuts(rows: Rows, deviation: Values) -> Values:
-    """For each cut the deviation from which on a row is odd, the shape of the null, and rates by class."""
-    classes, out = _classes(rows), np.zeros((len(_CUTS), 2 + _DIGITS))
-    sizes, some = np.bincount(classes, minlength=_DIGITS), rows.num_rows >= 3
-    for number, cut in enumerate(_CUTS):
-        least = float(np.quantile(deviation, -math.expm1(-cut), method="higher")) if len(rows) else 0.0
-        is_odd = (deviation >= least) & (deviation > 0.0)
-        of_class = np.bincount(classes[is_odd], minlength=_DIGITS)
-        rates = (of_class + _PRIOR_OF_CLASS * math.exp(-cut)) / (sizes + _PRIOR_OF_CLASS)
-        counts, means = _of_ends(rows, is_odd), _of_ends(rows, rates[classes])
-        for shape in _SHAPES:
-            values = surprises(counts, means, shape)
+def _count_odd(rows: Rows, deviation: Values, cuts: Values | None) -> tuple[Values, Values]:
+    """Surprise of the number of odd rows of every account, and the cuts, as given or as these rows show them.
+
+    A cut is the deviation from which on a row is odd, the shape of the null, and the rates of odd rows by class.
+    """
+    classes, some, out = _classes(rows), rows.num_rows >= 3, np.zeros(rows.num_accounts)
+    used = np.zeros((len(_CUTS), 2 + _DIGITS)) if cuts is None else cuts
+    if cuts is None and len(rows):
+        used[:, 0] = np.quantile(deviation, -np.expm1(-np.array(_CUTS)), method="higher")
+    sizes = np.bincount(classes, minlength=_DIGITS)
+    for cut, own in zip(_CUTS, used, strict=True):
+        is_odd = (deviation >= own[0]) & (deviation > 0.0)
+        if cuts is None:
+            of_class = np.bincount(classes[is_odd], minlength=_DIGITS)
+            own[2:] = (of_class + _PRIOR_OF_CLASS * math.exp(-cut)) / (sizes + _PRIOR_OF_CLASS)
+        counts, means = _of_ends(rows, is_odd), _of_ends(rows, own[2:][classes])
+        for shape in _SHAPES if cuts is None else own[1:2]:
+            own[1], values = shape, surprises(counts, means, shape)
             if not some.any() or np.quantile(values[some], 0.95) <= _MOST_USUAL:
                 break
-        out[number, :2], out[number, 2:] = (least, shape), rates
-    return out
-
-
-def _count_odd(rows: Rows, deviation: Values, cuts: Values) -> Values:
-    """Surprise of the number of odd rows of every account."""
-    out, classes = np.zeros(rows.num_accounts), _classes(rows)
-    for least, shape, *rates in cuts:
-        is_odd = (deviation >= least) & (deviation > 0.0)
-        values = surprises(_of_ends(rows, is_odd), _of_ends(rows, np.array(rates)[classes]), shape)
         np.maximum(out, values - math.log(len(_CUTS)), out=out)
-    return out
+    return out, used
 
 
 def _classes(rows: Rows) -> NDArray[np.int64]:
