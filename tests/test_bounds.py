@@ -36,6 +36,7 @@ from hcm_scale.rows.chain import chains
 from hcm_scale.rows.flow import flows
 from hcm_scale.rows.history import history
 from hcm_scale.rows.rows import Rows
+from hcm_scale.rows.stream import ROW, judge
 from hcm_scale.sampling import NeighborSampler
 from hcm_scale.score import nodes, triangles
 from hcm_scale.score.edge_index import edge_index
@@ -141,6 +142,9 @@ def walk_rows() -> None:
     rows = Rows.of(9, *ends, rng.random(400) * 4e6, amount)
     for kind in (history, bursts, flows, chains):
         kind(rows)
+    new = np.zeros(400, ROW)
+    new["payer"], new["payee"], new["time"], new["amount"] = *ends[::-1], rows.time + 2e6, rows.amount
+    judge(rows, {"history_ranks": np.zeros(1), "burst_shapes": bursts(rows).shapes}, new[:0], new, 9)
 
 
 def not_reached() -> list[str]:

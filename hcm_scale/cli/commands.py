@@ -416,8 +416,12 @@ def score_edges(arguments: list[str]) -> str:
         new account      it has not all ends; one that it has not is known by those that TABLE joins it to
         unknown, self    an end has no such partner, or both ends are one: nothing is told
 
-    The first call keeps embeddings of all nodes in RUN/embeddings, for the next. TABLE may be larger than memory; the
-    same command after a kill goes on where it was.
+    Where the run keeps rows, of payments, each row is judged by itself: by its payer's history, the burst that it is
+    part of and the chain that it extends. Rows of the last two weeks stay in RUN/stream: daily files give the numbers
+    of one table.
+
+    The first call keeps embeddings of all nodes in RUN/embeddings, for the next. TABLE may be larger than memory, but
+    for 300 bytes a row where rows are judged; the same command after a kill goes on where it was.
     """
     parser = Parser("score-edges", score_edges.__doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a finished run, such as runs/payments")

@@ -333,7 +333,8 @@ class Results:
     ) -> pa.Table:
         """Rows of new edges, in any form that `fit` takes them in, with rank, p and more among those of the fit.
 
-        `edge_status` is edge, new, new account, unknown or self (docs/payments.md).
+        `edge_status` is edge, new, new account, unknown or self. Where rows are payments each is judged by itself, and
+        by those of tables that were scored before (docs/payments.md).
         """
         run = self._require_fitted().run
         if not isinstance(table, str | Path):

@@ -12,6 +12,9 @@ The folder is made when edges are first scored, and again after the run was; not
 does not know is a later node: its embedding is the mean of those of the nodes that the table joins it to, and it has no
 attributes. Where an end has no such node nothing is told of the edge, nor of one from a node to itself.
 
+Where the run keeps rows, as of payments, each row is judged by itself too (edges/stream.py): rank, surprise, p, flag
+and evidence are the row's then, and those of its pair of ends are called pair_rank and so on.
+
 The table is read twice, its ends first, then all rows in parts of about 262,144. `write_scored` keeps each as a file
 beside the output, and joins them after the last; the same call after a kill goes on behind those that are whole.
 Memory: what `EdgeData` takes, the ids, 16 bytes a node, and a part: its rows, and embeddings under one sample.
@@ -42,6 +45,7 @@ from hcm_scale.base.spmm import mean_rows
 from hcm_scale.base.threads import prefetch, run_in_threads
 from hcm_scale.edges.rows import EdgeRows, Rows, with_edge_columns
 from hcm_scale.edges.strange import StrangeEdges
+from hcm_scale.edges.stream import NewRows, open_new_rows
 from hcm_scale.edges.surprise import NewNodes
 from hcm_scale.graph import Graph
 from hcm_scale.ingest.policy import Columns
@@ -71,19 +75,31 @@ class NewEdges:
     surprises: NDArray[np.float64]  # of the edges of the run, in order
     flags_end: float
     hop: Hop
+    payments: NewRows | None = None  # where the run keeps rows
 
     def table(self) -> pa.Table:
         """All rows, scored."""
-        return pa.concat_tables(map(self.scored, self.chunks()))
+        table = pa.concat_tables(self.scored(*chunk) for chunk in self.chunks())
+        self.keep()
+        return table
 
-    def chunks(self) -> Iterator[list[Rows]]:
-        """Streams the rows, about `CHUNK_ROWS` at a time; the next are read meanwhile."""
+    def keep(self) -> None:
+        """Has the run keep rows that tables which come later are judged by."""
+        if self.payments is not None:
+            self.payments.keep()
+
+    def chunks(self) -> Iterator[tuple[int, list[Rows]]]:
+        """Streams the rows, about `CHUNK_ROWS` at a time after the number of the first; the next are read meanwhile."""
         return prefetch(_in_chunks(self.rows.batches()), lambda chunk: chunk, depth=1)
 
-    def scored(self, chunk: list[Rows]) -> pa.Table:
-        """Rows with the numbers of their edges."""
+    def scored(self, first: int, chunk: list[Rows]) -> pa.Table:
+        """Rows with their numbers and those of their edges; `first` is the number of the first in the table."""
         batches, left, right = zip(*chunk, strict=True)
         numbers = self.score(np.concatenate(left), np.concatenate(right))
+        if self.payments is not None:
+            own = self.payments.columns(slice(first, first + len(numbers)))
+            of_pair = {f"pair_{name}" if name in own else name: numbers[name] for name in numbers.column_names}
+            numbers = pa.table({"rank": own["rank"], "status": of_pair.pop("status")} | own | of_pair)
         return with_edge_columns(pa.Table.from_batches(batches), numbers)
 
     def score(self, left: Nodes, right: Nodes) -> pa.Table:
@@ -132,15 +148,17 @@ class NewEdges:
         return EdgeHops(*(np.mean(of_views, axis=0) for of_views in zip(*views, strict=True)))
 
 
-def _in_chunks(batches: Iterator[Rows]) -> Iterator[list[Rows]]:
-    num_rows = 0
+def _in_chunks(batches: Iterator[Rows]) -> Iterator[tuple[int, list[Rows]]]:
+    num_rows = first = 0
 
     def chunk_of(rows: Rows) -> int:
         nonlocal num_rows
         num_rows += len(rows[0])
         return (num_rows - len(rows[0])) // CHUNK_ROWS
 
-    return (list(chunk) for _, chunk in groupby(batches, chunk_of))
+    for _, group in groupby(batches, chunk_of):
+        yield first, (chunk := list(group))
+        first += sum(len(batch) for batch, _, _ in chunk)
 
 
 class Run(Protocol):
@@ -160,6 +178,8 @@ class Run(Protocol):
     def views(self) -> Mapping[str, Any]: ...
     @property
     def hop(self) -> Hop: ...
+    @property
+    def scale(self) -> Mapping[str, Any]: ...
     def stage(self, name: str) -> Path: ...
     def embedded(self, view: str) -> Iterator[tuple[torch.Tensor, PairHead]]: ...
     def edge_columns(self) -> tuple[Columns, int]: ...
@@ -176,8 +196,11 @@ def open_new_edges(run: Run, table: TableSource, source: str | None = None, targ
     rows = EdgeRows(opened, columns, run.graph)
     new_nodes = rows.add_new_nodes()
     edges = StrangeEdges(run.evidence, new_nodes) if len(new_nodes[0]) > 1 else run.edges
-    key = files.hash_value([run.keys["scores"], [[str(path), files.hash_once(path)] for path in opened.paths], names])
-    return NewEdges(rows, new_nodes, edges, key, **_open_embeddings(run, edges))
+    payments = open_new_rows(run, opened, rows, columns.dates)
+    state = None if payments is None else payments.state_key
+    hashes = [[str(path), files.hash_once(path)] for path in opened.paths]
+    key = files.hash_value([run.keys["scores"], hashes, names, state])
+    return NewEdges(rows, new_nodes, edges, key, **_open_embeddings(run, edges), payments=payments)
 
 
 def _open_embeddings(run: Run, edges: StrangeEdges) -> dict[str, Any]:
@@ -222,22 +245,23 @@ def write_scored(edges: NewEdges, out: Path) -> tuple[int, int]:
             for path in [path for path in parts.iterdir() if path.name != "lock"]:
                 path.unlink()
             files.write_bytes(parts / edges.key, b"")
-        for chunk in edges.chunks():
-            first, num_rows = num_rows, num_rows + sum(len(batch) for batch, _, _ in chunk)
+        for first, chunk in edges.chunks():
+            num_rows = first + sum(len(batch) for batch, _, _ in chunk)
             paths.append(parts / f"rows-{first}-{num_rows}")
             if paths[-1].exists():
                 num_kept += num_rows - first
             else:
                 with files.replacing_file(paths[-1]) as fresh:
                     if out.suffix == ".parquet":
-                        pq.write_table(edges.scored(chunk), fresh, row_group_size=num_rows)
+                        pq.write_table(edges.scored(first, chunk), fresh, row_group_size=num_rows)
                     else:
-                        write_csv(quoted(edges.scored(chunk))[0], fresh, WriteOptions(include_header=first == 0))
+                        write_csv(quoted(edges.scored(first, chunk))[0], fresh, WriteOptions(include_header=first == 0))
         with files.replacing_file(out) as fresh, open(fresh, "wb") as stream:
             if out.suffix == ".parquet":
                 join(stream, (Group.of(memoryview(path.read_bytes())) for path in paths))
             for path in paths if out.suffix == ".csv" else ():
                 with open(path, "rb") as source:
                     shutil.copyfileobj(source, stream)
+        edges.keep()
         shutil.rmtree(parts)
     return num_rows, num_kept

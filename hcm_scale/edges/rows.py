@@ -35,7 +35,7 @@ class EdgeRows:
         self._node_of = None if nodes is None else np.append(nodes, -1)
         is_integer = graph.ids is None or pa.types.is_integer(graph.ids.type)
         self._kind = "integer" if is_integer else "text"
-        self._ids = GrowingIds(self._kind)
+        self._ids, self._num_own = GrowingIds(self._kind), graph.num_nodes
         some = np.arange(graph.num_nodes) if nodes is None else nodes
         self._ids.add(pa.array(some) if graph.ids is None else graph.ids.take(pa.array(some)))
 
@@ -83,6 +83,10 @@ class EdgeRows:
             )
         new, node = np.divmod(np.unique(np.concatenate([pairs, *waiting])), num_nodes)
         return np.searchsorted(new, np.arange(len(self._ids) - num_nodes + 1)), node
+
+    def new_ids(self) -> list[str]:
+        """The ids that `add_new_nodes` has numbered, in their order."""
+        return [str(name) for name in self._ids.column()[self._num_own :].to_pylist()]
 
     def count(self, edges: Numbers, find: Callable[[Numbers, Numbers], Numbers]) -> Numbers:
         """How many rows lie on each of some edges, given by their numbers; `find` is that of the graph's EdgeIndex."""

@@ -17,7 +17,7 @@ payee, seconds since 1970 by the clocks of the column's zone (0 where the table 
 time of all others: one row of the year 1 would make a moment of all that came after. `lines` says all of this.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,7 @@ class RowColumns:
         if self.amount:
             self._columns["row amount"] = self.amount, NumberColumn(self.files, self.amount, self._bad)
         if self.currency:
-            self._columns["row currency"] = self.currency, TextColumn(())
+            self._columns["row currency"] = self.currency, TextColumn(self.currencies)
 
     @property
     def names(self) -> list[str]:
@@ -86,8 +86,8 @@ class RowColumns:
         """Writes the rows as arrays of a graph folder; returns what the manifest says of them."""
         fields = ["u", "v", *self._columns]
         every = np.concatenate([rows[fields] for rows in blocks])
-        time = every["row time"] * self._seconds(every["row time"]) if self.time else np.zeros(len(every))
-        time = np.rint(time * 1e3) / 1e3  # a float has 6:00 as 5:59:59.999999
+        seconds = self._seconds(every["row time"]) if self.time else _DAY
+        time = self._times(every, seconds)
         has_ends = (every["u"] >= 0) & (every["v"] >= 0)
         is_kept = has_ends & np.isfinite(time)
         low, high = np.quantile(time[is_kept], [0.01, 0.99]) if is_kept.any() else (0.0, 0.0)
@@ -109,7 +109,26 @@ class RowColumns:
         for name, dtype in PAYMENTS.items():
             save_npy(folder / f"row_{name}.npy", np.ascontiguousarray(arrays[name], dtype))
         told = {"time": self.time, "amount": self.amount, "currency": self.currency, "steps": self.has_steps}
-        return told | {"currencies": self.currencies}
+        return told | {"currencies": self.currencies, "seconds": seconds}
+
+    def read_all(self, seconds: float) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.uint8]]:
+        """Times, amounts and currencies of all rows in the table's order; a step takes so many seconds."""
+        blocks, first = [np.empty(0, self.layout)], 0
+        for batch in self.files.batches(self.names):
+            blocks.append(np.empty(len(batch), self.layout))
+            self.read(batch, blocks[-1], first)
+            first += len(batch)
+        every = np.concatenate(blocks)
+        amount = every["row amount"] if self.amount else np.full(first, np.nan)
+        return (
+            self._times(every, seconds),
+            amount,
+            every["row currency"] if self.currency else np.zeros(first, np.uint8),
+        )
+
+    def _times(self, every: Any, seconds: float) -> NDArray[np.float64]:
+        time = every["row time"] * seconds if self.time else np.zeros(len(every))
+        return np.asarray(np.rint(time * 1e3) / 1e3)  # a float has 6:00 as 5:59:59.999999
 
     def _seconds(self, time: NDArray[np.float64]) -> float:
         """Seconds of what the column counts: days, or steps."""
@@ -170,6 +189,21 @@ def row_columns(files: TableFiles, columns: Columns) -> RowColumns | None:
     if time is None and amount is None:
         return None
     return RowColumns(files, time, amount, currency if amount else None, has_steps=time is not None and time in numbers)
+
+
+def columns_of_new(files: TableFiles, about: Mapping[str, Any], dates: str) -> RowColumns:
+    """The columns of a later table that are called as in the first, about which a graph says this; else InputError."""
+    names = {role: about[role] for role in _LEGAL if about[role]}
+    for role, name in names.items():
+        files.check_columns(f"graph.{role}_column", [name])
+    files = files.with_text_formats(list(names.values()), dates)
+    kinds = {"time": "number" if about["steps"] else "time", "amount": "number", "currency": "text"}
+    for role, name in names.items():
+        if kind_of(files, name, is_category=role == "currency") != kinds[role]:
+            what = f"is of type {files.type_of(name)}; in the table of the run it is a {kinds[role]}"
+            raise InputError(f"column {name!r} of {files.origin}, the {role} of its rows, {what}")
+    named = (about["time"], about["amount"], about["currency"])
+    return RowColumns(files, *named, has_steps=about["steps"], currencies=list(about["currencies"]))
 
 
 def _named(files: TableFiles, role: str, name: str | None, kinds: dict[str, str], legal: tuple[str, ...]) -> str | None:

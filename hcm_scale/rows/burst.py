@@ -31,30 +31,40 @@ _LEAST_EXCESS, _MOST_EXCESS = 0.02, 2.0  # of pairs of rows in one window, over 
 
 
 class Burst(NamedTuple):
-    """Surprise of every account, (n,), and row, (m,); the first and last row of each account's burst, (n, 2), or -1."""
+    """Surprise of every account, (n,), and row, (m,); the first and last row of each account's burst, (n, 2), or -1.
+
+    `shapes` are those of the null for rows out and in, (2, lengths).
+    """
 
     of_accounts: Values
     of_rows: Values
     ends: NDArray[np.int64]
+    shapes: Values
 
 
 def bursts(rows: Rows) -> Burst:
     """The most surprising burst of every account, of rows in or out."""
-    found = Burst(np.zeros(rows.num_accounts), np.zeros(len(rows)), np.full((rows.num_accounts, 2), -1))
+    lengths = window_lengths(rows)
+    shapes = np.ones((2, len(lengths)))
+    found = Burst(np.zeros(rows.num_accounts), np.zeros(len(rows)), np.full((rows.num_accounts, 2), -1), shapes)
     if len(rows) < _FEWEST:
         return found
-    lengths = np.array([length for length in WINDOWS if length >= rows.resolution] or [rows.resolution])
     time = even_time(rows.time, max(HOUR, rows.resolution))
     first = np.full(rows.num_accounts, np.inf)
     for ends in (rows.payer, rows.payee):
         np.minimum.at(first, ends, time)
     is_new = first_meetings(rows) & (time > time[0] + _KNOWN_SHARE * (time[-1] - time[0]))
-    for by in (rows.out, rows.into):
+    for end, by in enumerate((rows.out, rows.into)):
         ratios = np.array([_sharing(by, time, first, length) for length in lengths])
-        shapes = 1.0 / np.clip(ratios - 1.0, _LEAST_EXCESS, _MOST_EXCESS)
-        share_accounts(by, _scan, by, (time, first, is_new), (lengths, shapes), found)
+        shapes[end] = 1.0 / np.clip(ratios - 1.0, _LEAST_EXCESS, _MOST_EXCESS)
+        share_accounts(by, _scan, by, (time, first, is_new), (lengths, shapes[end]), found[:3])
     np.maximum(found.of_accounts - math.log(2.0), 0.0, out=found.of_accounts)
     return found
+
+
+def window_lengths(rows: Rows) -> Values:
+    """Lengths of the windows that are no shorter than the steps of the table's time."""
+    return np.array([length for length in WINDOWS if length >= rows.resolution] or [rows.resolution])
 
 
 def even_time(time: Values, step: float) -> Values:
@@ -136,7 +146,7 @@ def _most_within(times: Any, left_out: Any, length: float) -> Any:
 
 
 @kernel
-def _usual_most(times: Any, at: int, most: int, length: float, span: float) -> float:
+def usual_most(times: Any, at: int, most: int, length: float, span: float) -> float:
     """The mean at which the third busiest other window would have as many as it has."""
     left_out = np.zeros(len(times), np.bool_)
     left_out[at - most + 1 : at + 1] = True
@@ -169,7 +179,7 @@ def _scan(part: Any, by: Any, when: Any, windows: Any, out: Any) -> None:
             most, at = _most_within(times, none, length)
             if most < 3:
                 continue
-            usual = _usual_most(times, at, most, length, span)
+            usual = usual_most(times, at, most, length, span)
             tried = math.log(span / length) + math.log(2.0 * len(lengths))
             value = surprise(most, max((count - most + 1.0) * length / span, usual), shapes[k]) - tried
             if value > best:

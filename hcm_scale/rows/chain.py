@@ -27,9 +27,9 @@ from hcm_scale.rows.flow import MOST_ROWS, fits, fitting_share
 from hcm_scale.rows.rows import DAY, HOUR, Rows, Values, largest
 
 WINDOWS = (8 * HOUR, 30 * HOUR, 7 * DAY)
-_PRIOR_ROWS = 10.0
+PRIOR_ROWS = 10.0
 _MOST_STEPS = 16  # of a chain that comes back
-_DRAWN = 64  # rows of an account that show how many fit
+DRAWN = 64  # rows of an account that show how many fit
 
 
 class Chain(NamedTuple):
@@ -96,11 +96,11 @@ def _follow(of_rows: Any, into: Any, seen: Any, window: float, usual_share: floa
             continue
         size = in_ptr[payer[row] + 1] - begin
         others, fitting = 0, 0
-        for k in range(0, size, max(1, size // _DRAWN)):
+        for k in range(0, size, max(1, size // DRAWN)):
             if k < had - count or k >= had:
                 others += 1
                 fitting += fits(amount[in_rows[begin + k]], amount[row])
-        mean = count * (fitting + _PRIOR_ROWS * usual_share) / (others + _PRIOR_ROWS)
+        mean = count * (fitting + PRIOR_ROWS * usual_share) / (others + PRIOR_ROWS)
         step[row] = -math.log(-math.expm1(-mean))
         score[row], before[row] = score[best] + step[row], best
 

@@ -98,13 +98,17 @@ class RowEvidence:
     currencies: tuple[str, ...] = ()
 
     @cached_property
-    def _beyond(self) -> tuple[Values, NDArray[np.int8]]:
-        """The most that a kind says of every row beyond what is common, and which kind that is."""
+    def bars(self) -> tuple[Values, Values]:
+        """Up to how many units of its own every kind says nothing of a row, and those units, (kinds,) each."""
         some = self.surprises[:: max(1, len(self.surprises) // _SAMPLE)]
         low, high = np.quantile(some, [_LOW, _COMMON], axis=0) if len(some) else np.zeros((2, NUM_KINDS))
         scale = np.maximum(1.0, (high - low) / np.log((1.0 - _LOW) / (1.0 - _COMMON)))
-        bar, best = np.maximum(high / scale, LEAST), np.empty(len(self.rows))
-        kind = np.empty(len(self.rows), np.int8)
+        return np.maximum(high / scale, LEAST), scale
+
+    @cached_property
+    def _beyond(self) -> tuple[Values, NDArray[np.int8]]:
+        """The most that a kind says of every row beyond what is common, and which kind that is."""
+        (bar, scale), best, kind = self.bars, np.empty(len(self.rows)), np.empty(len(self.rows), np.int8)
 
         def fill(part: slice) -> None:
             beyond = self.surprises[part] / scale - bar

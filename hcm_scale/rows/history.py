@@ -34,6 +34,7 @@ _USUAL_SPREAD = 0.7  # of log amounts, where no account shows one
 _SOME_ROWS = 4
 _APART, _SAME = 7 * DAY, 0.1  # seconds, and log amounts, of payments that recur
 _DRAWN = 64  # rows of a pair that are looked at
+_STEP = 0.1  # nats, of the table of ranks
 _DIGITS = 20  # classes of accounts by their number of rows
 _PRIOR_OF_CLASS = 50.0  # rows
 
@@ -111,6 +112,60 @@ def _find_again(part: Any, indptr: Any, rows: Any, payee: Any, time: Any, amount
             low = high
 
 
+class NewHistory(NamedTuple):
+    """Of later rows, (m,): deviation, log amount over the payer's usual one, and how many rows say what is usual."""
+
+    of_rows: Values
+    over_usual: Values
+    num_usual: NDArray[np.int64]
+
+
+def history_of_new(rows: Rows, new: Rows) -> NewHistory:
+    """How unlike the histories that `rows` show later ones are; accounts that these do not have come after theirs."""
+    some, num_accounts = rows.where(np.isfinite(rows.amount)), rows.num_accounts
+    medians, by_end = _currency_medians(some), []
+    for by, ends, fewest in ((some.out, new.payer, 1), (some.into, new.payee, _SOME_ROWS)):
+        _, middle, spread = _usual_amounts(by, some.amount - medians[some.currency])
+        at = np.minimum(ends, num_accounts)
+        count = np.append(np.diff(by.indptr), 0)[at]
+        over = new.amount - medians[new.currency] - np.append(middle, 0.0)[at]
+        deviation = np.abs(over) / np.append(spread, 1.0)[at] * np.sqrt(count / (count + 2.0))
+        by_end.append((np.where(count >= fewest, deviation, np.inf), over, count))
+    deviation = np.minimum(by_end[0][0], by_end[1][0])
+    is_again = np.zeros(len(new), np.bool_)
+    pairs = rows.payer.astype(np.int64) * num_accounts + rows.payee
+    order, has_both = np.argsort(pairs, kind="stable"), np.maximum(new.payer, new.payee) < num_accounts
+    pair = np.where(has_both, new.payer.astype(np.int64) * num_accounts + new.payee, -1)
+    pairs = pairs[order]
+    low, high = np.searchsorted(pairs, pair), np.searchsorted(pairs, pair, "right")
+    values = (rows.time, rows.comparable), (new.time, new.comparable)
+    _find_before((order, low, high), *values, is_again)
+    return NewHistory(np.where(np.isfinite(deviation) & ~is_again, deviation, 0.0), *by_end[0][1:])
+
+
+@kernel(allocates=False)
+def _find_before(of_pairs: Any, of_run: Any, of_new: Any, out: Any) -> None:
+    """Marks later rows of which two rows of the pair, of those that are looked at, are repeats."""
+    (order, low, high), (time, amount), (own, paid) = of_pairs, of_run, of_new
+    for row in range(len(out)):
+        count = 0
+        for k in range(low[row], high[row], max(1, (high[row] - low[row]) // _DRAWN)):
+            apart = abs(time[order[k]] - own[row])
+            count += apart >= _APART and abs(amount[order[k]] - paid[row]) <= _SAME
+        out[row] = count >= 2
+
+
+def rank_table(deviation: Values) -> Values:
+    """The deviations that so many tenths of a nat of surprise begin at, 0, 1, 2, ...; from those of all rows."""
+    steps = _STEP * np.arange(int(math.log(max(1, len(deviation))) / _STEP) + 1)
+    return np.quantile(deviation, -np.expm1(-steps), method="higher") if len(deviation) else np.zeros(1)
+
+
+def surprise_of(deviation: Values, table: Values) -> Values:
+    """The surprise that a deviation has by its rank among those of `rank_table`."""
+    return np.where(deviation > 0.0, np.interp(deviation, table, _STEP * np.arange(len(table))), 0.0)
+
+
 def _currency_medians(rows: Rows) -> Values:
     out = np.zeros(256)
     for code in np.unique(rows.currency):
@@ -120,13 +175,8 @@ def _currency_medians(rows: Rows) -> Values:
 
 def _deviations(by: ByAccount, amount: Values) -> tuple[Values, Values]:
     """Deviation of every row from the other rows of its account, and log amount over their median, (m,) each."""
-    over, spreads = np.zeros(len(amount)), np.full(len(by.indptr) - 1, np.nan)
-    share_accounts(by, _compare, *by, amount, over, spreads)
+    over, _, spread = _usual_amounts(by, amount)
     counts = np.diff(by.indptr)
-    shown = spreads[(counts >= _PRIOR_ROWS) & (spreads > 0.0)]
-    usual = float(np.median(shown)) if len(shown) else _USUAL_SPREAD
-    own = np.nan_to_num(spreads) ** 2
-    spread = np.sqrt((counts * own + _PRIOR_ROWS * usual**2) / (counts + _PRIOR_ROWS))
     factor = np.sqrt(np.maximum(counts - 1.0, 0.0) / (counts + 1.0)) / spread
     account = np.repeat(np.arange(len(counts)), counts)
     out = np.empty(len(amount))
@@ -134,17 +184,31 @@ def _deviations(by: ByAccount, amount: Values) -> tuple[Values, Values]:
     return out, over
 
 
+def _usual_amounts(by: ByAccount, amount: Values) -> tuple[Values, Values, Values]:
+    """Log amount over the median of an account's other rows, (m,); median and spread of every account, (n,)."""
+    over, middle, spreads = np.zeros(len(amount)), np.zeros(len(by.indptr) - 1), np.full(len(by.indptr) - 1, np.nan)
+    share_accounts(by, _compare, *by, amount, over, middle, spreads)
+    counts = np.diff(by.indptr)
+    shown = spreads[(counts >= _PRIOR_ROWS) & (spreads > 0.0)]
+    usual = float(np.median(shown)) if len(shown) else _USUAL_SPREAD
+    own = np.nan_to_num(spreads) ** 2
+    return over, middle, np.sqrt((counts * own + _PRIOR_ROWS * usual**2) / (counts + _PRIOR_ROWS))
+
+
 @kernel
-def _compare(part: Any, indptr: Any, rows: Any, amount: Any, over: Any, spreads: Any) -> None:
-    """Fills log amounts over the median of an account's other rows, and the spread of each account."""
+def _compare(part: Any, indptr: Any, rows: Any, amount: Any, over: Any, middles: Any, spreads: Any) -> None:
+    """Fills log amounts over the median of an account's other rows, and the median and spread of each account."""
     for account in range(part[0], part[1]):
         own = rows[indptr[account] : indptr[account + 1]]
         count = len(own)
+        if count == 1:
+            middles[account] = amount[own[0]]
         if count < 2:
             continue
         order = np.argsort(amount[own])
         values = amount[own][order]
         middle = 0.5 * (values[(count - 1) // 2] + values[count // 2])
+        middles[account] = middle
         distances = np.sort(np.abs(values - middle))
         spreads[account] = 1.4826 * 0.5 * (distances[(count - 1) // 2] + distances[count // 2])
         low, high = (count - 2) // 2, (count - 1) // 2  # the middle of the others, where the row comes after them

@@ -273,12 +273,18 @@ class FinishedRun:
         """The rows of the edge table by how strange they are; None where the graph keeps none."""
         return None if self.evidence.rows is None else StrangeRows(self.edges)
 
+    @cached_property
+    def scale(self) -> dict[str, Any]:
+        """What the scores were measured by."""
+        return score.open_scale(self.stage("scores"), self.ranked)
+
     def edge_columns(self) -> tuple[Columns, int]:
         """How the columns of the edge table are called and read, and what a packed table may unpack to."""
         named = {name: self.options.get(f"graph.{name}", value) for name, value in vars(schema.TablesGraph()).items()}
-        types = {"source_column": str, "target_column": str, "id_type": str, "max_bytes": int}
+        types = {"source_column": str, "target_column": str, "id_type": str, "dates": str, "max_bytes": int}
         files.check_types(self.folder / "config.json", named, types)
-        columns = Columns(named["source_column"], named["target_column"], id_type=named["id_type"])
+        read = {"id_type": named["id_type"], "dates": named["dates"]}
+        columns = Columns(named["source_column"], named["target_column"], **read)
         return columns, named["max_bytes"]
 
     @contextlib.contextmanager
@@ -310,7 +316,7 @@ class FinishedRun:
         """Refuses to write over a file of the run, or one that it was made from, by whatever name."""
         if not path.is_file():
             return
-        folders = [*self.keys, "taught", "embeddings", "records"]
+        folders = [*self.keys, "taught", "embeddings", "stream", "records"]
         own = [file for name in folders for file in files.resolved(self.folder / name).rglob("*")]
         own += [self.folder / name for name in ("config.json", "stages.json", "log", verdicts.FILE)]
         for file in (*sources.local_files(self.source, self.started_in), *own):

@@ -119,11 +119,16 @@ class Reference(NamedTuple):
     graph: Graph | None = None
 
 
+def open_scale(folder: Path, ranked: Any) -> dict[str, Values]:
+    """What the scores of a finished folder were measured by; `ranked` is its table."""
+    legal = {name: is_legal for kind in table.kinds_of(ranked).values() for name, is_legal in kind.stored.items()}
+    return read_tensors(folder / SCALE_FILE, partial(scale_from_bytes, legal=STORED | legal))
+
+
 def open_reference(folder: Path, graph: Graph | None = None) -> Reference:
     """A finished folder of scores, of this graph, to measure those of another graph by."""
     path, ranked = folder / table.FILE, open_scores(folder).table()
-    legal = {name: is_legal for kind in table.kinds_of(ranked).values() for name, is_legal in kind.stored.items()}
-    scale = read_tensors(folder / SCALE_FILE, partial(scale_from_bytes, legal=STORED | legal))
+    scale = open_scale(folder, ranked)
     with files.naming_damage(path):  # of flags and ranks by kind
         trust, learnt = (float(scale[name][0]) for name in ("trust", "learnt"))
         return Reference(replace(table.node_scores(ranked), trust=trust, learnt=learnt), scale, graph)

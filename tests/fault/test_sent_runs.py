@@ -40,7 +40,8 @@ def sent(tmp_path_factory) -> Path:
     write_tables(place)
     edges, nodes, run = place / "edges.parquet", place / "nodes.parquet", place / "run"
     assert main(["run", str(edges), str(nodes), f"run_dir={run}", *as_words(FAST)]) == 0
-    pq.write_table(pa.table({"source": ["n0", "n1", "later"], "target": ["n77", "n99", "n3"]}), place / "new.parquet")
+    new = {"source": ["n0", "n1", "later"], "target": ["n77", "n99", "n3"], "amount": [0.5, 0.2, None]}
+    pq.write_table(pa.table(new), place / "new.parquet")
     commands.score_edges([str(run), str(place / "new.parquet"), "-o", str(place / "first.csv")])
     return run
 

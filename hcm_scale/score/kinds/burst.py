@@ -15,7 +15,12 @@ from hcm_scale.score.kinds.row_phrases import evidence_of, length_text, time_tex
 
 def _numbers(inputs: KindInputs) -> list[Values]:
     assert inputs.rows is not None
+    inputs.scale["burst_shapes"] = inputs.rows.burst.shapes  # by which later rows are judged
     return [inputs.rows.burst.of_accounts]
+
+
+def _are_shapes(array: Any) -> bool:
+    return array is not None and array.ndim == 2 and len(array) == 2 and bool((array > 0.0).all())
 
 
 def has_times(inputs: KindInputs) -> bool:
@@ -60,9 +65,13 @@ def _row_sentence(evidence: Any, row: int) -> str:
         first, last = kept.bursts[account]
         if 0 <= first <= row <= last and own[first] == account:
             count = np.count_nonzero((by.of(account) >= first) & (by.of(account) <= last))
-            length = length_text(float(rows.time[last] - rows.time[first]), kept.steps)
-            return f"it is one of {count:,} payments {whose} within {length}"
+            return among_text(int(count), whose, float(rows.time[last] - rows.time[first]), kept.steps)
     return "it is one of unusually many payments within a short time"
+
+
+def among_text(count: int, whose: str, seconds: float, steps: bool) -> str:
+    """What is said of a row that is one of many; `whose` they are."""
+    return f"it is one of {count:,} payments {whose} within {length_text(seconds, steps)}"
 
 
 BURST = Kind(
@@ -77,6 +86,7 @@ BURST = Kind(
     ranks_all_nodes=True,
     zero_says_nothing=True,
     tail=OF_ROWS,
+    stored={"burst_shapes": _are_shapes},
     tail_only=SURE_WITNESS,
     reason=_reason,
     sentence=_sentence,

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from hcm_scale.rows.history import rank_table
 from hcm_scale.score.kinds.around import Around
 from hcm_scale.score.kinds.inputs import KindInputs
 from hcm_scale.score.kinds.kind import OF_ROWS, SURE_WITNESS, Column, Kind, Reason, Values
 from hcm_scale.score.kinds.row_phrases import evidence_of, times_text
 
+FAR_FROM_PAYEE = "it is far from what its payee usually receives"
 _ODD = 4.0  # nats of a row's rank from which on it counts as odd
 
 
@@ -19,11 +21,16 @@ def _numbers(inputs: KindInputs) -> list[Values]:
     assert inputs.rows is not None
     made = inputs.rows.history
     inputs.measured(lambda: [made.cuts], "history_cuts")
+    inputs.scale["history_ranks"] = rank_table(made.of_rows)  # of these rows, whatever odd ones are told by
     return [made.of_accounts]
 
 
 def _are_cuts(array: Any) -> bool:
     return array is not None and array.shape[0] == 3 and bool((array[:, 0] >= 0.0).all() and (array[:, 1] > 0.0).all())
+
+
+def _are_ranks(array: Any) -> bool:
+    return array is not None and array.ndim == 1 and len(array) > 0 and bool((np.diff(array, prepend=0.0) >= 0.0).all())
 
 
 def _applies(inputs: KindInputs) -> bool:
@@ -64,10 +71,15 @@ def _row_sentence(evidence: Any, row: int) -> str:
     others = rows.amounts[rows.rows.out.of(payer)]
     others = others[np.isfinite(others) & (others > 0.0)]
     if len(others) < 2:
-        return "it is far from what its payee usually receives"
+        return FAR_FROM_PAYEE
     usual = float(np.median(others))
-    times = times_text(rows.amounts[row] / usual)
-    return f"it is {times} what its payer usually pays, {usual:,.2f} by {len(others) - 1:,} other payments"
+    return compared_text(rows.amounts[row] / usual, usual, len(others) - 1)
+
+
+def compared_text(ratio: float, usual: float, count: int) -> str:
+    """What is said of a row whose payer usually pays another amount, by so many other rows."""
+    what = f"{count:,} other payment{'s' * (count != 1)}"
+    return f"it is {times_text(ratio)} what its payer usually pays, {usual:,.2f} by {what}"
 
 
 HISTORY = Kind(
@@ -82,7 +94,7 @@ HISTORY = Kind(
     ranks_all_nodes=True,
     zero_says_nothing=True,
     tail=OF_ROWS,
-    stored={"history_cuts": _are_cuts},
+    stored={"history_cuts": _are_cuts, "history_ranks": _are_ranks},
     tail_only=SURE_WITNESS,
     reason=_reason,
     sentence=_sentence,

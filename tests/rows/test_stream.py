@@ -1,0 +1,244 @@
+"""Rows that come after a run's: what slow loops say of each, in one table, in days, in any order of rows."""
+
+import numpy as np
+import pytest
+
+from hcm_scale.rows.burst import WINDOWS as LENGTHS
+from hcm_scale.rows.burst import bursts
+from hcm_scale.rows.chain import WINDOWS, chains
+from hcm_scale.rows.flow import MOST_ROWS, fitting_share
+from hcm_scale.rows.history import history, rank_table, surprise_of
+from hcm_scale.rows.rows import DAY, HOUR, Rows, row_share, surprise
+from hcm_scale.rows.stream import REACH, ROW, judge
+from tests.rows.conftest import random_rows
+from tests.rows.test_burst import slow_usual
+
+SHAPES = ("plain", "equal times", "days", "missing", "two currencies", "to oneself", "one account", "hub", "months")
+
+
+def scale_of(rows):
+    return {"history_ranks": rank_table(history(rows).of_rows), "burst_shapes": bursts(rows).shapes}
+
+
+def as_records(rows, table=0):
+    records = np.zeros(len(rows), ROW)
+    for name in ("payer", "payee", "time", "amount", "currency"):
+        records[name] = getattr(rows, name)
+    records["table"] = table
+    return records
+
+
+def later(rows, shape, seed=7):
+    """Rows of the same accounts and two more, from ten days before the end on, shuffled, some of them far too late."""
+    rng = np.random.default_rng(seed)
+    new = as_records(random_rows(shape, seed, shuffled=True))
+    new["time"] += rows.time[-1] - 10 * DAY - new["time"].min()
+    new["time"][:3] = rows.time[-1] - 30 * DAY, np.nan, rows.time[-1]
+    for end in ("payer", "payee"):
+        new[end] = np.where(
+            rng.random(len(new)) < 0.1, rng.integers(rows.num_accounts, rows.num_accounts + 2), new[end]
+        )
+    return new
+
+
+@pytest.fixture(params=SHAPES)
+def case(request):
+    with np.errstate(invalid="ignore"):
+        rows = random_rows(request.param, 3)
+        new = later(rows, request.param)
+    return rows, scale_of(rows), new, judge(rows, scale_of(rows), np.zeros(0, ROW), new, rows.num_accounts + 2)
+
+
+def in_order(rows, new):
+    """All rows as (payer, payee, time, comparable amount, number among the new ones or -1), those too late left out."""
+    gap, apart = np.nan, 2_000.0 * new["currency"]
+    amount = np.where(new["payer"] == new["payee"], gap, new["amount"] + apart)
+    every = [(*row, -1) for row in zip(rows.payer, rows.payee, rows.time, rows.comparable, strict=True)]
+    placed = np.flatnonzero(new["time"] >= rows.time[-1] - REACH)
+    every += [(new["payer"][i], new["payee"][i], new["time"][i], amount[i], i) for i in placed]
+    return sorted(every, key=lambda row: row[2])  # stable
+
+
+def test_history__of_a_new_row_is_that_by_the_rows_of_its_ends(case):
+    rows, scale, new, judged = case
+    has = ~np.isnan(rows.amount)
+    middles = {code: np.median(rows.amount[has & (rows.currency == code)]) for code in np.unique(rows.currency[has])}
+    amount = np.array([a - middles.get(c, 0.0) for a, c in zip(rows.amount, rows.currency, strict=True)])
+
+    def spread(values):
+        return 1.4826 * np.median(np.abs(values - np.median(values)))
+
+    def deviation(ends, account, value, fewest):
+        own = amount[has & (ends == account)]
+        groups = [amount[has & (ends == a)] for a in np.unique(ends[has])]
+        usual = np.median([s for g in groups if len(g) >= 5 and (s := spread(g)) > 0] or [0.7])
+        if len(own) < fewest:
+            return np.inf
+        k, own_spread = len(own), spread(own) if len(own) > 1 else 0.0
+        drawn = np.sqrt((k * own_spread**2 + 5 * usual**2) / (k + 5))
+        return abs(value - np.median(own)) / drawn * np.sqrt(k / (k + 2))
+
+    for i in range(0, len(new), 5):
+        value = new["amount"][i] - middles.get(new["currency"][i], 0.0)
+        slow = min(deviation(rows.payer, new["payer"][i], value, 1), deviation(rows.payee, new["payee"][i], value, 4))
+        same = (rows.payer == new["payer"][i]) & (rows.payee == new["payee"][i]) & (rows.currency == new["currency"][i])
+        again = same & (np.abs(rows.amount - new["amount"][i]) <= 0.1) & (np.abs(rows.time - new["time"][i]) >= 7 * DAY)
+        assert same.sum() < 128
+        recurs = again.sum() >= 2 and new["payer"][i] != new["payee"][i]
+        assert judged.history.of_rows[i] == pytest.approx(0.0 if recurs or not np.isfinite(slow) else slow)
+    assert np.array_equal(judged.surprises[:, 0], surprise_of(judged.history.of_rows, scale["history_ranks"]))
+
+
+def test_surprise_of__is_that_of_the_rank_to_a_tenth_of_a_nat():
+    values = np.random.default_rng(0).lognormal(0, 1, 5_000) * (np.arange(5_000) % 3 > 0)
+    ranks = -np.log([(values >= value).mean() for value in values[:300]])
+    given = surprise_of(values[:300], rank_table(values))
+    assert (given[values[:300] == 0] == 0).all()
+    assert np.abs(given - ranks)[values[:300] > 0].max() < 0.11
+
+
+def test_bursts__of_a_new_row_are_those_of_the_windows_that_end_in_it(case):
+    rows, scale, new, judged = case
+    lengths = [length for length in LENGTHS if length >= rows.resolution] or [rows.resolution]
+    every, span = in_order(rows, new), rows.time[-1] - rows.time[0]
+    starts = [np.r_[rows.time[rows.payer == v], rows.time[rows.payee == v]] for v in range(rows.num_accounts)]
+    slow, usual_of = np.zeros(len(new)), {}
+    for at, (*ends, time, _, number) in enumerate(every):
+        best, size = 0.0, 1
+        for side, own in enumerate((rows.payer, rows.payee) if number >= 0 else ()):
+            account, counts = ends[side], np.unique(own, return_counts=True)[1]
+            for k, length in enumerate(lengths):
+                within = [row for row in every[: at + 1] if row[2] >= time - length]
+                count = sum(row[side] == account for row in within)
+                if count < 3 or length > span / 3:
+                    continue
+                times, usual = rows.time[own == account], 0.0
+                rate = (counts.mean() + 1) * length / span
+                if account < rows.num_accounts and len(starts[account]):
+                    if (side, account, k) not in usual_of:
+                        usual_of[side, account, k] = slow_usual(times, length, span, (0, -1))
+                    usual = usual_of[side, account, k]
+                    rate = (len(times) + 1) * length / max(rows.time[-1] - starts[account].min(), 3 * length)
+                busy = max(1.0, len(within) / len(rows) * span / length)
+                value = surprise(count, max(rate * busy, usual), scale["burst_shapes"][side][k])
+                value -= np.log(span / length * 2 * len(lengths))
+                best, size = max((best, size), (value, count))
+        slow[number] = max(slow[number], row_share(best, size, len(rows))) if number >= 0 else slow[number]
+    np.testing.assert_allclose(judged.surprises[:, 1], slow, atol=1e-9)
+
+
+def fits(came, left):
+    return np.log(0.9) - 1e-9 <= left - came <= 0
+
+
+def test_chains__that_end_in_a_new_row_are_those_of_all_rows_before(case):
+    rows, _, new, judged = case
+    share, windows = fitting_share(rows), [window for window in WINDOWS if window >= rows.resolution]
+    every, best = in_order(rows, new), np.zeros(len(new))
+    every = [row for row in every if row[4] >= 0 or row[2] >= rows.time[-1] - 2 * REACH]
+    for window in windows:
+        score = np.zeros(len(every))
+        of_run = [at for at, row in enumerate(every) if row[4] < 0]
+        for among in (of_run, range(len(every))):  # rows of the run know none of the new ones
+            for at in among:
+                payer, _, time, amount, number = every[at]
+                soon = [i for i in among if i < at and every[i][1] == payer and every[i][2] >= time - window]
+                fitting = [i for i in soon if fits(every[i][3], amount)]
+                if (number < 0 and among is not of_run) or not fitting or len(soon) >= MOST_ROWS:
+                    continue
+                others = np.flatnonzero(rows.payee == payer)
+                others = others[:: max(1, len(others) // 64)]
+                others = [i for i in others if not time - window <= rows.time[i] <= time]
+                alike = sum(fits(rows.comparable[i], amount) for i in others)
+                mean = len(soon) * (alike + 10 * share) / (len(others) + 10)
+                score[at] = score[max(fitting, key=lambda i: score[i])] - np.log(1 - np.exp(-mean))
+        for at, row in enumerate(every):
+            if row[4] >= 0:
+                best[row[4]] = max(best[row[4]], score[at])
+    slow = np.maximum(best - np.log(max(1, len(windows))), 0)
+    np.testing.assert_allclose(judged.surprises[:, 2], slow, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("days", [1, 7])
+def test_judge__in_days_or_at_once_is_the_same(life, days):
+    rows, _ = life.rows()
+    is_run = rows.time < 120 * DAY
+    run, new = rows.where(is_run), as_records(rows.where(~is_run))
+    new["payee"][::50] = rows.num_accounts  # one that the run does not have
+    scale, whole = scale_of(run), judge(run, scale_of(run), np.zeros(0, ROW), new, rows.num_accounts + 1)
+    kept, blocks = np.zeros(0, ROW), []
+    for table, first in enumerate(np.arange(120, 181, days)):
+        some = new[(new["time"] >= first * DAY) & (new["time"] < (first + days) * DAY)].copy()
+        some["table"] = table
+        blocks.append(judge(run, scale, kept, some, rows.num_accounts + 1).surprises)
+        kept = np.concatenate([kept, some])
+        kept = kept[kept["time"] >= kept["time"].max(initial=0.0) - REACH]
+    np.testing.assert_array_equal(np.concatenate(blocks), whole.surprises)
+    assert (whole.surprises > 3.0).any(axis=0).all()
+
+
+@pytest.fixture(scope="module")
+def month(life):
+    """The run's rows, its scale, and the rows of the month after."""
+    rows, _ = life.rows()
+    run = rows.where(rows.time < 150 * DAY)
+    return run, scale_of(run), rows.where(rows.time >= 150 * DAY)
+
+
+def judged_with(month, *columns):
+    """Surprises of ordinary rows, and of these beside them."""
+    run, scale, rest = month
+    payer, payee, time, amount = np.broadcast_arrays(*columns)
+    planted = Rows.of(run.num_accounts, payer, payee, time, amount)
+    new = np.concatenate([as_records(rest), as_records(planted)])
+    return judge(run, scale, np.zeros(0, ROW), new, run.num_accounts), len(rest)
+
+
+def test_judge__an_odd_amount_leads(life, month):
+    payer, payee = life.quiet(30)[:2]
+    judged, first = judged_with(month, [payer], [payee], 160 * DAY, np.median(life.amount[life.payer == payer]) / 40)
+    assert judged.surprises[first:, 0].min() >= np.sort(judged.surprises[:first, 0])[-5]
+
+
+def test_judge__a_burst_leads_and_has_its_rows_and_time(life, month):
+    who = life.quiet(40)
+    judged, first = judged_with(month, who[1:21], who[0], 165 * DAY + np.arange(20) * HOUR / 2, 50.0)
+    assert judged.surprises[first + 6 :, 1].min() > judged.surprises[:first, 1].max()
+    assert (judged.burst.num_rows[-1], judged.burst.is_in[-1]) == (20, True)
+    assert judged.burst.seconds[-1] == pytest.approx(9.5 * HOUR)
+
+
+def test_judge__a_chain_that_began_in_the_run_goes_on_and_leads(life, month):
+    run, _, rest = month
+    who = life.quiet(60)[::10]
+    time = 150 * DAY + (np.arange(5) - 2.5) * 4 * HOUR
+    chain = Rows.of(run.num_accounts, who[:-1], who[1:], time, 700 * 0.97 ** np.arange(5))
+    run, _ = run.joined(chain.where(time < 150 * DAY))
+    new = np.concatenate([as_records(chain.where(time >= 150 * DAY)), as_records(rest)])
+    judged = judge(run, scale_of(run), np.zeros(0, ROW), new, run.num_accounts)
+    assert set(np.argsort(-judged.surprises[:, 2])[:2]) == {0, 1}
+    assert judged.chain_to(1)["payer"].tolist() == who[:-1].tolist()
+    assert judged.surprises[1, 2] == pytest.approx(
+        chains(run.joined(chain.where(time >= 150 * DAY))[0]).of_rows.max(), rel=0.2
+    )
+
+
+def test_judge__of_one_account_in_all_rows_ends():
+    rng = np.random.default_rng(0)
+    rows = Rows.of(3, *rng.integers(0, 2, (2, 200_000)), rng.random(200_000) * 100 * DAY, np.full(200_000, 5.0))
+    new = as_records(rows)
+    new["time"] += 100 * DAY
+    judged = judge(rows, {"history_ranks": np.zeros(1), "burst_shapes": np.ones((2, 6))}, np.zeros(0, ROW), new, 3)
+    assert np.isfinite(judged.surprises).all()
+
+
+def test_judge__without_rows_or_times():
+    rows = random_rows("plain", 0)
+    empty = judge(rows, scale_of(rows), np.zeros(0, ROW), np.zeros(0, ROW), 12)
+    assert empty.surprises.shape == (0, 3)
+    timeless = Rows.of(12, rows.payer, rows.payee, np.zeros(len(rows)), np.exp(rows.amount))
+    judged = judge(
+        timeless, {"history_ranks": scale_of(rows)["history_ranks"]}, np.zeros(0, ROW), as_records(timeless), 12
+    )
+    assert judged.surprises[:, 0].any()
+    assert not judged.surprises[:, 1:].any()
