@@ -160,9 +160,9 @@ def edges_of_report(evidence: Evidence, *, ranks: bool, count_rows: CountRows | 
 
 
 def edge_lines(shown: Mapping[str, Any] | None) -> list[str]:
-    """The first of the strange rows or edges of a report, a line each."""
+    """The first of the strange rows or edges of a report, a line each below a heading."""
     edges, titles = shown["edges"][:_NUM_LINES] if shown else [], EDGE_TITLES | ROW_TITLES
-    lines = []
+    lines = [f"the strangest {'rows of the table' if shown['of_rows'] else 'edges'}"] if shown and edges else []
     for edge in edges:
         ends = [clip(end["id"], 24) for end in edge["ends"]]
         name = f"{ends[0]} to {ends[1]}, {edge['amount'] or edge['when']}" if "when" in edge else " and ".join(ends)

@@ -177,7 +177,7 @@ def summary(
     if "drift" in folders:
         parts.append(f"drift   {read_drift(folders['drift'])['line']}")
     edges = [line for stage in stages for line in stage["detail"].get("strange_edges", [])]
-    parts.append("\n".join(["the strangest edges", *edges]) if edges else "")
+    parts.append("\n".join(edges))
     parts.append("\n".join(verdicts))
     parts.append(_costs(stages, seconds))
     if "report" in folders:

@@ -89,7 +89,7 @@ def test_paths__mean_what_they_meant_when_the_run_was_made(tmp_path, monkeypatch
     monkeypatch.chdir(elsewhere)
     for name in ("first", "second"):
         printed = commands.export_run([str(there / name), "rows.parquet", "--edges", "--top", "5"])
-        assert "rows of 5 edges" in printed
+        assert "5 rows" in printed
         assert "amount" in pq.read_table("rows.parquet").column_names
     new = pa.table({"source": [0], "target": [150], "amount": [1.0]})
     pq.write_table(new, "new.parquet")
@@ -111,7 +111,7 @@ def test_paths__of_queries_mean_what_they_meant(tmp_path, monkeypatch):
     words += ["graph.nodes=from read_parquet('in/n*.parquet')", "run_dir=run"]
     assert main.main(["run", *words, *as_words(FAST)]) == 0
     monkeypatch.chdir(elsewhere)
-    assert "rows of 5 edges" in commands.export_run([str(there / "run"), "rows.csv", "--edges", "--top", "5"])
+    assert "5 rows" in commands.export_run([str(there / "run"), "rows.csv", "--edges", "--top", "5"])
 
 
 # What is written.
