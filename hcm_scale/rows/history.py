@@ -76,8 +76,8 @@ def _of_rows(rows: Rows) -> tuple[Values, Values]:
         of_rows[has_amount], over_usual[has_amount] = _of_rows(rows.where(has_amount))
         return of_rows, over_usual
     amount = rows.amount - _currency_medians(rows)[rows.currency]
-    by_payer, over_usual = _deviations(rows.out, amount)
-    by_payee, _ = _deviations(rows.into, amount)
+    by_payer, over_usual = _deviations(rows.out, rows.payer, amount)
+    by_payee, _ = _deviations(rows.into, rows.payee, amount)
     by_payee[(np.diff(rows.into.indptr) < _SOME_ROWS)[rows.payee]] = np.inf
     deviation = np.minimum(by_payer, by_payee)
     deviation[is_recurring(rows)] = 0.0
@@ -173,15 +173,12 @@ def _currency_medians(rows: Rows) -> Values:
     return out
 
 
-def _deviations(by: ByAccount, amount: Values) -> tuple[Values, Values]:
+def _deviations(by: ByAccount, ends: NDArray[Any], amount: Values) -> tuple[Values, Values]:
     """Deviation of every row from the other rows of its account, and log amount over their median, (m,) each."""
     over, _, spread = _usual_amounts(by, amount)
     counts = np.diff(by.indptr)
     factor = np.sqrt(np.maximum(counts - 1.0, 0.0) / (counts + 1.0)) / spread
-    account = np.repeat(np.arange(len(counts)), counts)
-    out = np.empty(len(amount))
-    out[by.rows] = np.abs(over[by.rows]) * factor[account]
-    return out, over
+    return np.abs(over) * factor[ends], over
 
 
 def _usual_amounts(by: ByAccount, amount: Values) -> tuple[Values, Values, Values]:
@@ -248,5 +245,16 @@ def _classes(rows: Rows) -> NDArray[np.int64]:
 
 def _of_ends(rows: Rows, values: NDArray[Any]) -> Values:
     """The sum of values over the rows of every account, at either end, (n,)."""
-    sums = (np.bincount(ends, values, rows.num_accounts) for ends in (rows.payer, rows.payee))
-    return np.asarray(sum(sums), np.float64)
+    out = np.zeros(rows.num_accounts)
+    for by in (rows.out, rows.into):
+        share_accounts(by, _add_up, *by, values, out)
+    return out
+
+
+@kernel(allocates=False)
+def _add_up(part: Any, indptr: Any, rows: Any, values: Any, out: Any) -> None:
+    for account in range(part[0], part[1]):
+        total = 0.0
+        for i in range(indptr[account], indptr[account + 1]):
+            total += values[rows[i]]
+        out[account] += total
