@@ -91,5 +91,5 @@ def test_synthetic__makes_every_family_that_the_configuration_accepts(tmp_path, 
 @pytest.mark.parametrize("graph", [TablesGraph(), MatrixGraph(), FolderGraph()])
 def test_path__that_is_not_said_is_asked_for(graph):
     with pytest.raises(ValueError, match=r"graph\.path is missing: graph=(tables|matrix|folder)"):
-        sources.check_exists(graph, "data")
-    sources.check_exists(SqlGraph(), "data")
+        sources.check_exists(graph)
+    sources.check_exists(SqlGraph())

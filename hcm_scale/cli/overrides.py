@@ -80,6 +80,7 @@ def read_words(command: str, words: Sequence[str]) -> Request:
     is_sweep = bool({*MULTIRUN} & {*rest})
     of_files = _file_options(files, rest)
     rest = [*(map(_quote_text, of_files) if is_sweep else of_files), *rest]
+    rest += [_AT_THE_END] * is_sweep
     _check_keys(rest, is_sweep)
     overrides = [_quote_source(word) if is_sweep else _quote_text(word) for word in finish_sweep_options(rest)]
     _check_syntax(overrides, is_sweep)
@@ -234,7 +235,7 @@ def _quote_text(word: str) -> str:
     ["run_dir='a=b, {c}'", 'graph.nodes=null', 'seed=1']
     """
     sign, key, value = _parts(word)
-    if re.fullmatch("\"[^\"]*\"|'[^']*'", value or ""):  # in quotes already, as Hydra asks for
+    if key == "fail_on" and re.fullmatch("\"[^\"]*\"|'[^']*'", value or ""):  # in quotes already, as Hydra asks for
         return word
     kind = options()[key].field.type if key in options() else None
     if value is None or kind not in (str, str | None) or (value == "null" and kind is not str):
@@ -282,13 +283,14 @@ class _OwnOptionFiles(SearchPathPlugin):
             search_path.append("own", f"file://{own}")
 
 
+_AT_THE_END = "+hydra.callbacks.after_sweep._target_=hcm_scale.cli.overrides.AfterSweep"
+
+
 class AfterSweep(Callback):
-    """Says at the end of a sweep how its jobs are gathered; named by conf/config.yaml."""
+    """Says at the end of a sweep how its jobs are gathered."""
 
     def on_multirun_end(self, config: Any, **_: Any) -> None:
-        print(
-            f"the jobs as one table, and figures: hcm-scale collect {shlex.quote(config.hydra.sweep.dir)}", flush=True
-        )
+        print(f"the jobs as one table: hcm-scale collect {shlex.quote(config.hydra.sweep.dir)}", flush=True)
 
 
 def register() -> None:

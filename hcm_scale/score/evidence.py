@@ -55,7 +55,6 @@ _HIGH = 0.95  # quantile where the fitted tail begins; anomalies lie beyond it
 START = -np.log1p(-_HIGH)  # its surprise
 _NEXT = 0.8  # quantile from which on nodes come next to those in the tail
 _SHAPE_MARGIN = 0.25  # a normal bulk has the shape -0.4, an exponential one 0, a lognormal one 0.3
-_LUMP = 0.02  # share of the nodes that have the middle one of three quantiles, which says nothing then of the tail
 _SMALL = 10.0  # nodes of a bulk that shows its scale to within a factor of two
 
 Groups = Mapping[str | None, int]  # by type: which types are compared together; None: nodes of no type, or another
@@ -377,8 +376,8 @@ def surprise_gains(
     shares = [options.low, 1.0 - np.sqrt((1.0 - options.low) * (1.0 - _HIGH)), _HIGH]  # even by their surprise
     bulk = quantiles(values, double, shares, has_value)
     above = select_values(values, lambda some: some > bulk[-1], has_value)
-    num_middle = 0 if only is None else len(select_values(values, lambda some: some == bulk[1], has_value))
-    tail = _fit_tail(options, only is not None and num_middle < _LUMP * size, bulk, above, size)
+    is_lump = bulk[0] < bulk[1] == 0.0  # nodes that have nothing stand amid the others, and say nothing of the tail
+    tail = _fit_tail(options, only is not None and not is_lump, bulk, above, size)
     few = at_places(double, [1, size, size // 2 + 1, (size + 1) // 2], has_value)  # surprise falls from place to place
     if only is not None:
         reaches = len(few) > 0 and bool(values[few[0]] > tail.high)

@@ -111,16 +111,13 @@ def test_fields__of_a_hetero_data_that_are_not_read_have_a_line(tmp_path):
     assert read(data, tmp_path)[0].fingerprint == graph.fingerprint
 
 
-def test_temporal_data__is_answered_with_the_call_that_works(tmp_path):
+def test_temporal_data__is_a_table_of_events(tmp_path):
     rng = np.random.default_rng(0)
     ends, t = torch.from_numpy(rng.integers(0, 60, (2, 900))), torch.arange(900) * 3600 + 1_600_000_000
-    data = TemporalData(src=ends[0], dst=ends[1], t=t, msg=torch.rand(900, 2))
-    with pytest.raises(TypeError, match="data is a TemporalData, which is read as a table of events") as error:
-        HCM().fit(data)
-    call = str(error.value).partition("fit(")[2].removesuffix(")")
-    graph, columns = read(eval(call, {"pandas": pd, "data": data}), tmp_path)
-    assert columns == {"source_column": "src", "target_column": "dst"}
+    graph, columns = read(TemporalData(src=ends[0], dst=ends[1], t=t, msg=torch.rand(900, 2)), tmp_path)
+    assert columns == {"source_column": "source", "target_column": "target"}
     assert any("Monday" in name for name in graph.columns)
+    np.testing.assert_array_equal(graph.rows.time, t.numpy())
 
 
 @pytest.mark.parametrize("how", ["numpy", "torch", "table"])

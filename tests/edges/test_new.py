@@ -230,7 +230,7 @@ commands.score_edges(sys.argv[3:])
 
 
 @pytest.mark.parametrize(
-    ("ending", "moment", "num_parts"), [pytest.param("csv", 9, 2, marks=pytest.mark.slow), ("parquet", 19, 7)]
+    ("ending", "moment", "num_parts"), [pytest.param("csv", 9, 2, marks=pytest.mark.slow), ("parquet", 19, 4)]
 )
 def test_score_edges__after_a_kill_goes_on_and_ends_in_the_same_bytes(
     run, tmp_path, monkeypatch, ending, moment, num_parts

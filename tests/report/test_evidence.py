@@ -95,7 +95,7 @@ def test_weak_text__is_said_of_noise_and_of_nothing_else(graph):
         "The attributes say little about who is joined to whom: two neighbours are more alike than nodes of different "
         f"edges in {100 * signal:.0f}% of cases, where 50% is chance. What is said of far or unlike neighbours is weak "
         "evidence here: 62% of the scores of the first 1% of the nodes, which are made of neighbours seem far 41%, odd "
-        "attributes 38%, group of strangers 21%."
+        "attributes 38%, group of strangers 21%. Columns that say what a node is would help."
     )
     assert weak_attributes_text(signal, KINDS, dict).endswith("is weak evidence here.")
     for told in (attribute_signal(graph, np.asarray(graph.x)), None):
