@@ -179,7 +179,7 @@ def nodes_set(change: Callable[[np.ndarray], object]) -> Callable[[Path], object
         (rows_edited(lambda rows: rows.drop_columns("node")), r"scores\.parquet .* its column node is missing"),
         (
             rows_edited(lambda rows: rows.drop_columns("score")),
-            r"scores\.parquet .* ranked by 'score', which is none of its scores",
+            r"scores\.parquet .* ranked by 'score', which is none",
         ),
         (rows_edited(lambda rows: rows.append_column("node", rows["node"])), r"scores\.parquet .* each there once"),
         (nodes_set(lambda nodes: np.full(len(nodes), 10**9)), r"scores\.parquet is damaged: its column node does not"),

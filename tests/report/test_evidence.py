@@ -97,7 +97,8 @@ def test_weak_text__is_said_of_noise_and_of_nothing_else(graph):
         "evidence here: 62% of the scores of the first 1% of the nodes, which are made of neighbours seem far 41%, odd "
         "attributes 38%, group of strangers 21%. Columns that say what a node is would help."
     )
-    assert weak_attributes_text(signal, KINDS, dict).endswith("is weak evidence here.")
+    ends = "is weak evidence here. Columns that say what a node is would help."
+    assert weak_attributes_text(signal, KINDS, dict).endswith(ends)
     for told in (attribute_signal(graph, np.asarray(graph.x)), None):
         assert weak_attributes_text(told, KINDS, dict) == ""
 

@@ -7,10 +7,10 @@ from hcm_scale.synthetic.payments import SCHEMES, payments
 
 SAID = {  # what the explanation of an account of each scheme names
     "ring": "`mean of amount` when it is `payee` =",
-    "fan": "`partners, as pay",
+    "fan": "`partners` when it is `pay",
     "round": "`round amount` when it is `payer`: ",
     "night": "`time from 0 to 6 h` when it is `payer`: ",
-    "dormant": "`longest pause of time, in days, as either end` =",
+    "dormant": "`longest pause of time, in days",
 }
 
 
