@@ -15,6 +15,7 @@ import dataclasses
 import glob
 import re
 import shlex
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -290,7 +291,8 @@ class AfterSweep(Callback):
     """Says at the end of a sweep how its jobs are gathered."""
 
     def on_multirun_end(self, config: Any, **_: Any) -> None:
-        print(f"the jobs as one table: hcm-scale collect {shlex.quote(config.hydra.sweep.dir)}", flush=True)
+        where = shlex.quote(config.hydra.sweep.dir)
+        print(f"the jobs as one table: hcm-scale collect {where}", file=sys.stderr, flush=True)
 
 
 def register() -> None:

@@ -305,4 +305,4 @@ def test_script__ends_at_once_with_the_status_of_the_command(word, status):
 def test_sweep__ends_with_the_command_that_gathers_it(tmp_path):
     words = "run", "-m", "until=ingest", *TINY, "seed=1,2", f"hydra.sweep.dir={tmp_path}/a b"
     done = apart(*words, cwd=tmp_path)
-    assert done.stdout.splitlines()[-1].endswith(f"hcm-scale collect '{tmp_path}/a b'")
+    assert done.stderr.splitlines()[-1].endswith(f"hcm-scale collect '{tmp_path}/a b'")

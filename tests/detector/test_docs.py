@@ -83,7 +83,7 @@ def test_tutorial__runs_from_top_to_bottom_and_finds_what_it_planted(tmp_path, m
     monkeypatch.chdir(tmp_path)
     assert run_page("tutorial.md") == (5, 4)
     said = capsys.readouterr().out
-    assert "`time from 0 to 6 h, as payer`: 31 of its 31 rows, where 6% is usual" in said
+    assert "`time from 0 to 6 h` when it is `payer`: 31 of its 31 rows, where 6% is usual" in " ".join(said.split())
     mule = re.search(r"acc-0071   rank (\d+) of 1,500", said)
     assert mule is not None
     assert int(mule[1]) <= 15, said
