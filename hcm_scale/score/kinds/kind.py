@@ -76,7 +76,7 @@ class TailOnly(NamedTuple):
     most: float = 1.5
 
 
-SURE_WITNESS = TailOnly(most=5.0)  # of numbers in nats: one that is sure outweighs six that say a little
+SURE_WITNESS = TailOnly(weight=2.0, most=5.0)  # of numbers in nats: one that is sure outweighs six that say a little
 
 
 class Column(NamedTuple):
