@@ -15,4 +15,4 @@ PLAN = replace(_RECIPE.plan, burn_in_epochs=None)  # themes say how many steps t
 RECIPE = replace(_RECIPE, plan=PLAN)
 SAMPLER: dict[str, Any] = asdict(RECIPE.langevin) | {"seed": 0}
 TRAIN: dict[str, Any] = {"workers": 1, "record": Record(_CONFIG.posterior.checkpoint_every)}
-SCORE: dict[str, Any] = {"options": scoring_of(_CONFIG), "seed": 0, "state": "memory"}
+SCORE: dict[str, Any] = {"options": scoring_of(_CONFIG), "state": "memory"}

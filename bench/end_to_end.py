@@ -236,7 +236,7 @@ def ours(folder: str | None, options: list[str]) -> Callable[[], dict[str, Any]]
     """
 
     def run() -> dict[str, Any]:
-        from hcm_scale.stages.score import open_scores
+        from hcm_scale.score.result import open_scores
 
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         with tempfile.TemporaryDirectory() as run_dir:

@@ -65,7 +65,6 @@ class DefaultGraph(GraphConfig):
     """The embedded data set: 20,000 nodes in communities, with planted anomalies."""
 
     name: str = "default"
-    seed: int = number(0, 0)
 
 
 @dataclass
@@ -74,11 +73,10 @@ class SyntheticGraph(GraphConfig):
 
     source: str = fixed("synthetic")
     family: str = choice("community", tables.FAMILIES)
-    num_nodes: int = number(20_000, 2)
+    num_nodes: int = number(20_000, 2, 1 << 30)
     edges_per_node: int = number(8, 1)
     num_attributes: int = number(20, 1)
     attributes_dtype: str = choice("float32", ("float32", "float16"))
-    seed: int = number(0, 0)
 
 
 @dataclass
@@ -90,7 +88,6 @@ class PolicyGraph(GraphConfig):
     unknown: str = choice("error", tables.POLICIES["unknown"])
     nonfinite: str = choice("error", tables.POLICIES["nonfinite"])
     featureless: str = choice("error", tables.POLICIES["featureless"])
-    max_bytes: int = number(4 << 30, 1)  # that a file which grows over a hundred times may unpack to; a .mat at all
 
 
 @dataclass
@@ -155,7 +152,6 @@ class PygGraph(PolicyGraph):
     source: str = fixed("pyg")
     dataset: str = ""
     weights: bool = False  # edge_weight, or an edge_attr of one column, are weights of edges
-    trust_pickle: bool = False  # lets files of the data set run code; without it arrays and tensors alone are read
 
 
 @dataclass
@@ -173,7 +169,6 @@ class InjectConfig:
     """Anomalies planted for an experiment; None attribute anomalies are as many as there are nodes in cliques."""
 
     num_cliques: int = number(0, 0)
-    clique_size: int = number(15, 2)
     num_attribute_anomalies: int | None = number(0, 0)
     seed: int = number(0, 0)
 
@@ -237,7 +232,6 @@ class ScoreConfig:
     far_share: float = number(0.4, 0.001, 1.0)  # of the edges: those that count as far
     rank_by: str = choice("score", tables.RANKINGS)
     fdr: float = number(0.1, 1e-6, 0.999)  # the share of false flags to put up with among the flagged
-    max_neighbors: int | None = number(None, 1)
     state: str = choice("auto", tables.STATES)  # where embeddings and moments of edges are; auto: in memory if they fit
     precision: str = choice("auto", tables.PRECISIONS)  # of the products over edges, on a GPU
     copy_to: str | None = None  # a URL or folder that gets the ranked list and the report once they are made
@@ -256,13 +250,6 @@ class WorldConfig:
 
 
 @dataclass
-class TrackConfig:
-    """Experiment trackers: TensorBoard while a run trains, the others once it is finished."""
-
-    to: list[str] = names([], tables.TRACKERS)
-
-
-@dataclass
 class Config:
     """Everything one run is made from."""
 
@@ -276,7 +263,6 @@ class Config:
     posterior: PosteriorConfig = field(default_factory=PosteriorConfig)
     score: ScoreConfig = field(default_factory=ScoreConfig)
     world: WorldConfig = field(default_factory=WorldConfig)
-    track: TrackConfig = field(default_factory=TrackConfig)
     seed: int = number(0, 0, 2**31 - 1)
     run_dir: str = "runs/default"
     share_dir: str | None = None
@@ -284,6 +270,7 @@ class Config:
     overwrite: bool = False  # replace a finished run of another input in run_dir
     fail_on: str | None = None  # what ends a finished run with status 3, such as drift,stability<0.5; None: nothing
     trained: str | None = None  # the run_dir of a finished run, whose samples score this graph; None: train here
+    since: str | None = None  # the run_dir of an earlier run, whose cases keep their ids; None: that of `trained`
 
 
 _GRAPHS = (DefaultGraph, SyntheticGraph, TablesGraph, SqlGraph, ReaderGraph, MatrixGraph, PygGraph, FolderGraph)
@@ -342,7 +329,7 @@ def inert_options(section: type = Config, prefix: str = "") -> Iterator[str]:
         if entry.name == "graph":
             yield from sorted({*inert_options(TablesGraph, "graph."), *inert_options(MatrixGraph, "graph.")})
         elif isinstance(entry.type, type) and dataclasses.is_dataclass(entry.type):
-            yield from inert_options(entry.type, f"{entry.name}.") if entry.type is not TrackConfig else ()
+            yield from inert_options(entry.type, f"{entry.name}.")
         elif not is_text or entry.name.endswith("_column") or entry.name in _DATA_NAMES:
             yield prefix + entry.name
 
@@ -351,11 +338,17 @@ _TORCHRUN = "the ranks of several machines are started by torchrun or srun (docs
 _REMOVED = {  # what to do without an option that earlier versions had
     "attributes.standardise": "features are brought to mean 0 and deviation 1",
     "data_dir": "HCM_DATA in the environment names the folder of the data sets",
+    "graph.max_bytes": "a file that unpacks to more than 4 GiB and a hundred times its size is to be unpacked first",
+    "graph.seed": "hcm_scale.synthetic.families makes graphs of other seeds, in Python",
+    "graph.trust_pickle": "load the data set in Python and give it to HCM().fit, which reads its tensors",
+    "inject.clique_size": "planted cliques have fifteen nodes",
     "posterior.trend_every": "python -m bench convergence shows what each sample adds",
     "sampling.first_hop": "a GCN's first layer sums over all neighbours; model.encoder=sage draws in every layer",
     "sampling.whole_graph": "with sampling.hub_cap=null no step is on all nodes of a graph",
     "score.csv": "hcm-scale export RUN list.csv",
+    "score.max_neighbors": "a node is scored by all of its neighbours",
     "shards.shard_pairs": "a file of labels has about a million pairs",
+    "track.to": "stages.json, report/report.json and train-*/metrics.jsonl have what a tracker is told",
     "world.nodes": _TORCHRUN,
     "world.rendezvous": _TORCHRUN,
 }
@@ -444,7 +437,7 @@ def parse_fan_out(fan_out: list[str], num_blocks: int) -> list[int | None]:
     return parsed
 
 
-FAIL_ON = ("drift", "missing-column", "stability<N", "flagged<N", "flagged>N")
+FAIL_ON = ("drift", "missing-column", "new-cases", "new-columns", "new-values", "stability<N", "flagged<N", "flagged>N")
 
 
 def parse_fail_on(text: str | None) -> dict[str, tuple[str, str, float]]:
@@ -455,7 +448,8 @@ def parse_fail_on(text: str | None) -> dict[str, tuple[str, str, float]]:
     """
     checks = {}
     for item in [] if text is None else map(str.strip, text.split(",")):
-        match = re.fullmatch(r"(drift|missing-column)|(stability(?=<)|flagged)([<>])(\d+\.?\d*|\.\d+)", item)
+        plain = "|".join(name for name in FAIL_ON if not name.endswith("N"))
+        match = re.fullmatch(rf"({plain})|(stability(?=<)|flagged)([<>])(\d+\.?\d*|\.\d+)", item)
         if match is None:
             legal = f"{legal_names(item, FAIL_ON)}; N is a number, and several have commas between them"
             raise ValueError(f"fail_on={item} is not known; {legal}")

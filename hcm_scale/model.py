@@ -38,6 +38,7 @@ from torch.nn import functional
 
 from hcm_scale import plugins
 from hcm_scale.base.jit import kernel
+from hcm_scale.base.npy import read_only
 from hcm_scale.base.spmm import GcnWeights, csr_row_range, gcn_rows, gcn_weights
 from hcm_scale.base.threads import num_cores, run_in_threads, torch_threads
 
@@ -269,7 +270,10 @@ def _own_encoder(name: str, sizes: tuple[int, int, int], seed: int) -> nn.Module
     make, what = plugins.load("encoders", name), f"model.encoder={name}"
     with GENERATOR, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        made = make(*sizes)
+        try:
+            made = make(*sizes)
+        except TypeError as error:  # of other arguments, here or in make_layer
+            raise ValueError(f"{what}: {error}; it is called with num_attributes, width and num_layers") from error
     if not isinstance(made, nn.Module) or not (hasattr(made, "run_layer") or hasattr(made, "embed")):
         raise ValueError(f"{what} makes a {type(made).__name__} that is no hcm_scale.encoders.Encoder")
     for parameter, value in made.named_parameters():
@@ -577,12 +581,14 @@ class _HostSums:
     def rows(self, h: Any, rows: slice) -> Tensor:
         """Rows of Â h, valid until the next call; h are all nodes."""
         out = self._buffer(rows, h.shape[1])
-        run_in_threads(len(out), gcn_rows, self.indptr, self.indices, self.weights, np.asarray(h), rows.start, out)
+        run_in_threads(
+            len(out), gcn_rows, self.indptr, self.indices, self.weights, read_only(np.asarray(h)), rows.start, out
+        )
         return torch.from_numpy(out)
 
     def multiplied(self, h: Any, rows: slice, weight: Tensor, bias: Tensor, out: Tensor) -> Tensor:
         """Rows of (Â h) W + b, written to `out`."""
-        buffer, whole = self._buffer(rows, h.shape[1]), np.asarray(h)
+        buffer, whole = self._buffer(rows, h.shape[1]), read_only(np.asarray(h))
         sums = torch.from_numpy(buffer)
 
         @torch.no_grad()

@@ -96,8 +96,8 @@ def identity(group: str, name: str) -> str:
     if name in _OWN[group]:
         return name
     if name in _entry_points(group):
-        found = _entry_points(group)[name].dist
-        return f"{name}@{found.name} {found.version}"
+        package = _entry_points(group)[name].dist
+        return f"{name}@{package.name} {package.version}"
     return f"{name}@source {_source_hash(_find(group, name))}"
 
 
@@ -117,20 +117,20 @@ def _find(group: str, name: str) -> Any:
     if where := _OWN[group].get(name):
         return EntryPoint(name, where, group).load()
     if not is_known(group, name):
-        known = legal_names(name, names(group))
-        raise ValueError(f"{OPTIONS[group]}={name} is not known in this process (packages, decorators); {known}")
+        legal = legal_names(name, names(group))
+        raise ValueError(f"{OPTIONS[group]}={name} is not known in this process (packages, decorators); {legal}")
     if name not in _entry_points(group):
         return _registered[group][name]
     point = _entry_points(group)[name]
     try:
-        found = point.load()
+        plugin = point.load()
     except Exception as error:  # whatever its module raises
         of = f"{point.dist.name} {point.dist.version}"
         what = f"{OPTIONS[group]}={name}: the plug-in {point.value} of {of} cannot be imported"
         raise ValueError(f"{what}: {type(error).__name__}: {error}") from error
-    if _registered[group].get(name, found) is not found:
+    if _registered[group].get(name, plugin) is not plugin:
         raise ValueError(f"{OPTIONS[group]}={name} is a plug-in of {point.dist.name} too; give yours another name")
-    return found
+    return plugin
 
 
 def _entry_points(group: str) -> Any:

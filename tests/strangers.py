@@ -15,6 +15,7 @@ from scipy import sparse
 
 from hcm_scale import HCM
 from hcm_scale.base import files
+from hcm_scale.cli import commands
 from hcm_scale.graph import Graph, SparseRows, store
 from hcm_scale.posterior import samples
 from hcm_scale.run import workspace
@@ -122,11 +123,12 @@ def seal_again(folder: Path) -> None:
 
 
 def write_tables(folder: Path) -> None:
-    """Edges with amounts and nodes with types, categories, dates, gaps and a vector each."""
+    """Edges with amounts and times, three later ones; nodes with types, categories, dates, gaps and a vector each."""
     graph, rng = small_graph(NUM_NODES, 3), np.random.default_rng(0)
     u = np.repeat(np.arange(NUM_NODES), graph.degrees)
     once, ids = u < graph.indices, np.array([f"n{i}" for i in range(NUM_NODES)])
     edges = {"source": ids[u[once]], "target": ids[graph.indices[once]], "amount": rng.random(once.sum()) + 0.1}
+    edges["when"] = (np.datetime64("2024-01-01") + rng.integers(0, 9_000_000, once.sum())).astype("M8[s]")
     edges["channel"] = np.array(["web", "shop"])[rng.integers(2, size=once.sum())]
     nodes = {
         "id": ids,
@@ -138,6 +140,9 @@ def write_tables(folder: Path) -> None:
         "y": (np.arange(NUM_NODES) % 9 == 0).astype(np.int64),
     }
     pq.write_table(pa.table(edges), folder / "edges.parquet")
+    new = {"source": ["n0", "n1", "later"], "target": ["n77", "n99", "n3"], "amount": [0.5, 0.2, None]}
+    new["when"] = np.array(["2024-04-15"] * 3, "M8[s]")
+    pq.write_table(pa.table(new | {"channel": ["web"] * 3}), folder / "new.parquet")
     pq.write_table(pa.table(nodes), folder / "nodes.parquet")
 
 
@@ -160,6 +165,8 @@ def saved_run(kind: str, place: Path) -> Path:
         ids = made.ids_.tolist()
         made.teach({ids[i]: bool(made.scores[i] < np.median(made.scores)) for i in range(0, len(ids), 2)})
         made.save(folder)
+        if kind == "tables":
+            commands.score_edges([str(folder), str(place / "new.parquet"), "-o", str(place / "scored.csv")])
     return folder
 
 
@@ -175,7 +182,7 @@ def repair(run: Path) -> None:
             files.hash_file(samples.sample_path(folder, i)) for i in range(len(body["hashes"]))
         ]))  # fmt: skip
     _update(run / "labels", partial(_repair_shards, run / "labels"))
-    for folder in (run / "scores", run / "taught"):
+    for folder in (run / name for name in ("scores", "taught", "embeddings", "stream")):
         _update(folder, lambda body, folder=folder: body.update(
             files={name: files.hash_file(folder / name) for name in body["files"]}
         ))  # fmt: skip

@@ -11,9 +11,10 @@ import types
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from bench import __main__ as command
-from bench import apart, bfs, growth, machine, page
+from bench import apart, bfs, page
 from bench.__main__ import REPEATS, run_theme
 from bench.harness import Case, Contender, Floor, Table, as_table, at_least, at_most, judge, measure
 from hcm_scale.graph import Graph
@@ -143,10 +144,9 @@ def test_markdown__every_row_has_the_columns_of_its_table():
 
 
 def test_write__puts_figures_beside_the_page(tmp_path):
-    rows = [{"stage": "graph", "edges": 10**k, "seconds": 1.0, "peak_rss_gib": 1.0} for k in (4, 5)]
-    text = page.write("growth", "quick", [Table("table", rows, figure=growth.draw(rows))], tmp_path)
+    text = page.write("quality", "quick", [Table("table", [{"edges": 1}], figure=Figure())], tmp_path)
     assert {path.suffix for path in tmp_path.iterdir()} == {".md", ".jsonl", ".png", ".svg"}
-    assert f"![growth]({next(tmp_path.glob('*.svg')).name})" in text
+    assert f"![quality]({next(tmp_path.glob('*.svg')).name})" in text
 
 
 def test_gather__names_a_missing_peer(random_csr):
@@ -216,24 +216,6 @@ def test_run_apart__a_broken_job_tells_why(jobs):
 
 def test_run_apart__the_same_in_this_process(jobs):
     assert apart.run_apart(jobs.count, {"to": 4}, limit_seconds=60, apart=False).facts == {"sum": 6}
-
-
-def test_exponents__find_the_power_and_the_last_step():
-    rows = [
-        {"stage": "graph", "edges": edges, "seconds": seconds, "peak_anonymous_gib": 1.0}
-        for edges, seconds in ((10, 1.0), (100, 10.0), (1000, 1000.0))
-    ]
-    fit = growth.exponents(rows)[0]
-    assert fit["seconds_exponent"] == pytest.approx(1.5)
-    assert fit["last_step_exponent"] == pytest.approx(2.0)
-    assert fit["memory_exponent"] == pytest.approx(0.0)
-    assert [verdict.holds for verdict in growth.claims([fit])] == [False]
-
-
-def test_machine__takes_the_slower_of_memory_and_arithmetic():
-    rates = machine.Machine(bytes_per_second=100, lines_per_second=10, flops_per_second=1000)
-    assert rates.seconds(streamed=200, lines=10, flops=1000) == 3
-    assert rates.seconds(streamed=200, lines=10, flops=9000) == 9
 
 
 @pytest.mark.parametrize("classes", [2, 4])

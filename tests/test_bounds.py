@@ -114,7 +114,7 @@ def walk_run(graph: Any, folder: Path) -> None:
     options = {
         "hops.num_sources": 100, "hops.pairs_per_class": 30, "sampling.batch_pairs": 256, "sampling.fan_out": ["3"],
         "model.num_layers": 2, "model.width": 8, "model.head_width": 8, "posterior.burn_in_steps": 3,
-        "posterior.num_samples": 2, "posterior.thin_steps": 1, "score.max_neighbors": 3, "score.trim": 0.2,
+        "posterior.num_samples": 2, "posterior.thin_steps": 1, "score.trim": 0.2,
     }  # fmt: skip
     found = HCM(options, device="cpu", run_dir=folder).fit(graph)
     assert found.edges_.num_rows == graph.num_edges
@@ -144,7 +144,7 @@ def walk_rows() -> None:
         kind(rows)
     new = np.zeros(400, ROW)
     new["payer"], new["payee"], new["time"], new["amount"] = *ends[::-1], rows.time + 2e6, rows.amount
-    judge(rows, {"history_ranks": np.zeros(1), "burst_shapes": bursts(rows).shapes}, new[:0], new, 9)
+    judge(rows, {"burst_shapes": bursts(rows).shapes}, new[:0], new, 9)
 
 
 def not_reached() -> list[str]:

@@ -188,15 +188,14 @@ def test_command_line__takes_no_target(key):
 def test_inert_options__name_no_place_no_address_and_no_command():
     others = schema.options().keys() - {*schema.inert_options()}
     assert others == {
-        *(f"graph.{name}" for name in ("name", "path", "nodes", "edges", "dataset", "trust_pickle", "reader")),
-        *(f"graph.{name}" for name in ("seed", "family", "edges_per_node", "num_attributes")),  # of made graphs
+        *(f"graph.{name}" for name in ("name", "path", "nodes", "edges", "dataset", "reader")),
+        *(f"graph.{name}" for name in ("family", "edges_per_node", "num_attributes")),  # of made graphs
         "graph.attributes_dtype",
-        "track.to",
-        *("score.copy_to", "run_dir", "share_dir", "trained", "fail_on"),
+        *("score.copy_to", "run_dir", "share_dir", "trained", "fail_on", "since"),
     }
 
 
-@pytest.mark.parametrize("key", ["world.rendezvous", "shards.shard_pairs", "attributes.standardise", "score.csv"])
+@pytest.mark.parametrize("key", ["world.rendezvous", "attributes.standardise", "score.csv", "track.to"])
 def test_option_of_earlier_versions__is_refused_by_one_line_that_says_what_to_do(key):
     section, name = key.split(".")
     for use in (lambda: composed(f"{key}=1"), lambda: schema.with_options(schema.Config(), {section: {name: 1}})):

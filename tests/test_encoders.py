@@ -206,6 +206,18 @@ def test_encoder__whose_parameters_cannot_be_sampled_is_refused(layer, said):
         HopModel(**SIZES, encoder="Odd")
 
 
+def test_encoder__that_takes_other_arguments_is_refused_by_name():
+    class Wide(torch.nn.Module):
+        def __init__(self, num_attributes, width):
+            super().__init__()
+
+    plugins.register("encoders", Wide)
+    with pytest.raises(
+        ValueError, match=r"model\.encoder=Wide: .* takes 3 positional .*called with num_attributes, width"
+    ):
+        HopModel(**SIZES, encoder="Wide")
+
+
 def test_encoder__that_is_none_is_refused():
     plugins.register("encoders", lambda *sizes: torch.nn.Linear(2, 2), "NoEncoder")
     with pytest.raises(

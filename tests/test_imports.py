@@ -17,6 +17,7 @@ LAYERS = (  # from the ground up: a module imports its own folder and the layers
     ("posterior", "score"),
     ("report",),
     ("edges",),
+    ("cases",),
     ("stages",),
     ("review",),
     ("config",),
@@ -114,7 +115,7 @@ for command in (*help.STAGES, *help.COMMANDS):
 
 
 def test_pipeline__loads_no_more_than_runs_need_and_looks_for_no_plug_in():
-    rare = {"hcm_scale.encoders", "hydra", "matplotlib", "optuna", "scipy.stats", "torch_geometric", "triton"}
+    rare = {"hcm_scale.encoders", "hydra", "matplotlib", "scipy.stats", "torch_geometric", "triton"}
     code = "import hcm_scale.run.pipeline, sys, hcm_scale.plugins as p; from hcm_scale.config import Config, check;"
     code += "check(Config()); assert p._listed.cache_info().currsize == 0;"
     code += f"print(*sorted({rare!r} & sys.modules.keys()))"

@@ -165,14 +165,20 @@ GROUPS: dict[str, Callable[[Candidates], Group]] = {
 }
 
 
-def plant_groups(world: World, odd: str, rng: Rng) -> Graph:
-    """The graph with groups of one kind, until one node in fifty is planted; `y` is 1 for their members."""
-    graph, candidates = world.graph, Candidates(world, rng)
-    planted: list[Group] = []
-    y = np.zeros(graph.num_nodes, np.uint8)
-    while y.sum() < np.clip(graph.num_nodes // 50, _RING, 300):
+def draw_groups(world: World, odd: str, rng: Rng) -> list[Group]:
+    """Groups of one kind, until one node in fifty is a member."""
+    candidates, planted, members = Candidates(world, rng), list[Group](), 0
+    while members < np.clip(world.graph.num_nodes // 50, _RING, 300):
         planted.append(GROUPS[odd](candidates))
-        y[planted[-1].members] = 1
+        members += len(planted[-1].members)
+    return planted
+
+
+def plant_groups(world: World, odd: str, rng: Rng) -> Graph:
+    """The graph with groups of one kind; `y` is 1 for their members."""
+    planted = draw_groups(world, odd, rng)
+    y = np.zeros(world.graph.num_nodes, np.uint8)
+    y[np.concatenate([group.members for group in planted])] = 1
     graph = redirect(world, Group(*(np.concatenate(parts) for parts in zip(*planted, strict=True))), rng)
     if odd == "ring_kept":
         models = rng.choice(np.flatnonzero(y == 0), len(planted)).repeat(_RING)

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from hcm_scale.base.threads import share_parts
 
-MANY_ENTRIES = 1 << 27  # of a CSR: sixteen cores take a second or two for a pass over them, a GPU less to get them
 TURN = threading.Lock()  # of work that takes much of a device's memory: one such work at a time decides what fits
 _PIECE_BYTES = 1 << 25
 _THREADS = 4

@@ -27,6 +27,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
+from numba.core.runtime import rtsys
 from numba.core.sigutils import normalize_signature
 from numba.cpython.unsafe.numbers import trailing_zeros as _trailing_zeros
 from numba.cpython.unsafe.tuple import tuple_setitem as _tuple_setitem
@@ -87,7 +88,9 @@ class _Cache(FunctionCache):
         """The compiled code for these types, or None; numba then compiles and saves it."""
         compiled = None
         try:
-            compiled = super().load_overload(signature, target_context)
+            rtsys.initialize(target_context)  # all that compiled code needs; numba would load its compiler's parts too
+            with self._guard_against_spurious_io_errors():
+                compiled = self._load_overload(signature, target_context)
             if compiled is not None and compiled.signature.args != normalize_signature(signature)[0]:
                 raise ValueError("it is for other types")
         except Exception as error:  # whatever pickle or the linker raises at a damaged file

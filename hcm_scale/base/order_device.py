@@ -20,14 +20,12 @@ _VALUE_BYTES = 64
 _INT64 = torch.iinfo(torch.int64)
 
 
-def sort(
-    values: NDArray[Any], has_value: NDArray[np.bool_] | None, device: str, keys: NDArray[np.uint64], out: NDArray[Any]
-) -> bool:
-    """Fills keys and positions as `order._sort` returns them; False where the device has no room."""
+def sort(values: NDArray[Any], device: str, keys: NDArray[np.uint64], out: NDArray[Any]) -> bool:
+    """Fills keys, which compare as the values do, and positions; False where the device has no room."""
     with contextlib.suppress(torch.OutOfMemoryError):
-        if found := _sort(values, has_value, device):
-            copy_from_device(found[0] ^ _INT64.min, keys.view(np.int64))
-            _copy_places(found[1], out)
+        if ordered := _sort(values, None, device):
+            copy_from_device(ordered[0] ^ _INT64.min, keys.view(np.int64))
+            _copy_places(ordered[1], out)
             return True
     return False
 
@@ -35,9 +33,9 @@ def sort(
 def fill_places(values: NDArray[Any], has_value: NDArray[np.bool_] | None, device: str, out: NDArray[Any]) -> bool:
     """As `order.double_places`; False where the device has no room."""
     with contextlib.suppress(torch.OutOfMemoryError):
-        if found := _sort(values, has_value, device):
+        if ordered := _sort(values, has_value, device):
             size = len(values) if has_value is None else int(np.count_nonzero(has_value))
-            keys, positions = (part[len(values) - size :] for part in found)
+            keys, positions = (array[len(values) - size :] for array in ordered)
             shared = 2 * size + 1 - torch.searchsorted(keys, keys) - torch.searchsorted(keys, keys, right=True)
             places = positions.new_full((len(values),), max(1, size) + 1)
             places[positions] = shared
@@ -66,10 +64,10 @@ def taker(columns: Mapping[str, NDArray[Any]], device: str, otherwise: Take) -> 
         def take(positions: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
             with contextlib.suppress(torch.OutOfMemoryError):
                 where = torch.from_numpy(positions).to(device)
-                found: dict[str, NDArray[Any]] = {}
+                taken: dict[str, NDArray[Any]] = {}
                 for stacked, names in zip(held, names_of.values(), strict=True):  # few calls: each waits for the GIL
-                    found |= zip(names, stacked.index_select(1, where).cpu().numpy(), strict=True)
-                return {name: found[name] for name in columns}
+                    taken |= zip(names, stacked.index_select(1, where).cpu().numpy(), strict=True)
+                return {name: taken[name] for name in columns}
             return otherwise(positions)
 
         return take

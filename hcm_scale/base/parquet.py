@@ -15,16 +15,10 @@ difference of its number from the last field's and whose low half is the type of
 written 7 bits a byte, lowest first, the top bit telling whether more follow; signed ones are zigzag encoded: 0, -1, 1,
 -2 are 0, 1, 2, 3. A text begins with its length, a list with a byte that has its size in the high half (15: the size
 follows) and the type of its entries in the low half.
-
-Also here: `leave_pandas_out`, which saves Arrow the import of pandas.
 """
 
-import sys
 from collections.abc import Iterable
-from importlib.abc import MetaPathFinder
-from typing import Any, BinaryIO, NamedTuple
-
-import pyarrow as pa
+from typing import BinaryIO, NamedTuple
 
 _MAGIC = b"PAR1"
 _TAIL_BYTES = 8  # the footer's length and the magic
@@ -162,22 +156,3 @@ def _bytes_of(value: int) -> bytes:
         out.append(value & 127 | 128)
         value >>= 7
     return bytes([*out, value])
-
-
-class _WithoutPandas(MetaPathFinder):
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
-        if fullname == "pandas":
-            raise ModuleNotFoundError(name=fullname)
-
-
-def leave_pandas_out() -> None:
-    """Keeps Arrow's first array from importing pandas, which takes a third of a second.
-
-    Arrow asks once, here, and finds none; it asks again only when it has entries to convert from or to pandas.
-    """
-    finder = _WithoutPandas()
-    sys.meta_path.insert(0, finder)
-    try:
-        pa.array([])
-    finally:
-        sys.meta_path.remove(finder)

@@ -28,7 +28,9 @@ _SECRETS = (  # of a URL: user and password, of which a database's may hold any 
         r"\1***",
     ),
 )
-_PASSWORD = re.compile(r"""(\b(?:ssl)?passw(?:or)?d\s*=\s*)(?:\\?'+[^']+'+|[^\s'"&;]+)""", re.I)  # as libpq has it
+_PASSWORD = re.compile(
+    r"""(\b(?:(?:ssl)?passw(?:or)?d|pwd|AccountKey)\s*=\s*)(?:\\?'+[^']+'+|[^\s'"&;]+)""", re.I
+)  # as libpq has it
 _OF_ARROW = ("s3", "gs", "gcs", "file")
 _SAID = {
     "NO_SUCH_BUCKET": "there is no such bucket",

@@ -51,15 +51,17 @@ def unit(word):
     return np.float64(np.uint64(word) >> _S11) * (1.0 / 9007199254740992.0)
 
 
-def key(*parts: int) -> int:
+def key(*numbers: int) -> int:
     """A 63-bit seed for NumPy's or torch's generators, a function of the integers and their order.
 
     >>> key(0, 1) == key(0, 1), key(0, 1) == key(1, 0)
     (True, False)
     """
     state = 0
-    for part in parts:  # `mix` in Python's own numbers: a run asks for few keys, and need not load a kernel for them
-        z = state ^ (part * int(_GOLDEN) + int(_GOLDEN)) & _LOW64
+    for (
+        number
+    ) in numbers:  # `mix` in Python's own numbers: a run asks for few keys, and need not load a kernel for them
+        z = state ^ (number * int(_GOLDEN) + int(_GOLDEN)) & _LOW64
         z = (z ^ (z >> 30)) * int(_M1) & _LOW64
         z = (z ^ (z >> 27)) * int(_M2) & _LOW64
         state = z ^ (z >> 31)

@@ -9,9 +9,11 @@ row stays in sight and has filters. `read_sheet` reads what people fill in there
 """
 
 import contextlib
+import re
 import zipfile
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -78,14 +80,19 @@ class CsvWriter(contextlib.ExitStack):
 
 
 class _XlsxWriter(contextlib.ExitStack):
-    """Writes tables of one schema into the one sheet of a workbook."""
+    """Writes tables into sheets of a workbook, each of one schema; the first sheet is used unless others are named."""
 
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
+    def __init__(self, path: Path, schema: pa.Schema, name: str | None = None) -> None:
         import xlsxwriter
 
         super().__init__()
         self._error = xlsxwriter.exceptions.XlsxFileError
-        self._sheet = self.enter_context(xlsxwriter.Workbook(str(path), _XLSX)).add_worksheet()
+        self._book = self.enter_context(xlsxwriter.Workbook(str(path), _XLSX))
+        self.use(name, schema)
+
+    def use(self, name: str | None, schema: pa.Schema) -> None:
+        """Begins a sheet, into which the next tables are written."""
+        self._sheet = self._book.add_worksheet(name)
         self._sheet.write_row(0, 0, schema.names)
         self._sheet.freeze_panes(1, 0)
         self._num_rows = 1
@@ -141,13 +148,15 @@ def check_flat(schema: pa.Schema, out: Path) -> None:
 
 
 @contextlib.contextmanager
-def table_writer(out: Path, schema: pa.Schema, raw: bool = False) -> Iterator[Any]:
+def table_writer(out: Path, schema: pa.Schema, raw: bool = False, name: str | None = None) -> Iterator[Any]:
     """Yields a writer to `out`, by its ending, of which `write_table` takes the next rows; `raw`: CSV as text is.
+
+    `name` is that of the first sheet of an .xlsx.
 
     ValueError where a column or the number of rows does not fit the format.
     """
     check_flat(schema, out)
-    writers = {".parquet": pq.ParquetWriter, ".xlsx": _XlsxWriter}
+    writers = {".parquet": pq.ParquetWriter, ".xlsx": partial(_XlsxWriter, name=name)}
     made = writers.get(out.suffix, pyarrow.csv.CSVWriter if raw else CsvWriter)
     with files.replacing_file(out) as fresh, made(fresh, schema) as writer:
         yield writer
@@ -171,7 +180,7 @@ def read_sheet(path: Path) -> pa.Table:
     if num_bytes > _MAX_BOOK_BYTES:
         raise ValueError(f"{path} unpacks to {num_bytes:,} bytes; {_MAX_BOOK_BYTES:,} are legal: save it as .csv")
     columns = [column for column in zip_longest(*rows) if any(cell is not None for cell in column)]
-    names = ["" if column[0] is None else str(column[0]) for column in columns]
+    names = ["" if column[0] is None else _text(column[0]) for column in columns]
     return pa.table([_typed(column[1:]) for column in columns], names)
 
 
@@ -181,4 +190,9 @@ def _typed(cells: Sequence[Any]) -> pa.Array:
         return pa.array(cells, pa.float64() if float in types else pa.int64() if types else pa.null())
     if len(types) == 1 and types <= {bool, datetime}:
         return pa.array(cells, pa.bool_() if bool in types else pa.timestamp("ms"))
-    return pa.array([None if cell is None else str(cell) for cell in cells], pa.string())
+    return pa.array([None if cell is None else _text(cell) for cell in cells], pa.string())
+
+
+def _text(cell: Any) -> str:
+    """A cell as text; a workbook writes characters that XML cannot hold as _x000D_."""
+    return re.sub("_x((?![dD][89a-fA-F])[0-9a-fA-F]{4})_", lambda code: chr(int(code[1], 16)), str(cell))

@@ -120,12 +120,12 @@ def _ask_ahead(x, indices, e):
 
 
 @kernel(allocates=False, fastmath={"contract"})
-def gcn_rows(part, indptr, indices, weights, x, first, out):
-    """out[i] = row first + i of Â, times x, for i of the part; `weights` are `GcnWeights`."""
+def gcn_rows(tasks, indptr, indices, weights, x, first, out):
+    """out[i] = row first + i of Â, times x, for the tasks i; `weights` are `GcnWeights`."""
     width = x.shape[1]
     scale, edges = weights
     weighted = len(edges) > 0
-    for i in range(part[0], part[1]):
+    for i in range(tasks[0], tasks[1]):
         u, row = first + i, out[i]
         own = scale[u]
         for k in range(width):
@@ -143,17 +143,17 @@ def gcn_rows(part, indptr, indices, weights, x, first, out):
 
 
 @kernel
-def gcn_rows_of(part, indptr, indices, weights, x, nodes, out):
-    """out[i] = row nodes[i] of Â, times x, for i of the part."""
-    for i in range(part[0], part[1]):
+def gcn_rows_of(tasks, indptr, indices, weights, x, nodes, out):
+    """out[i] = row nodes[i] of Â, times x, for the tasks i."""
+    for i in range(tasks[0], tasks[1]):
         gcn_rows((0, 1), indptr, indices, weights, x, nodes[i], out[i : i + 1])
 
 
 @kernel(allocates=False)
-def mean_rows(part, indptr, indices, x, first, out):
-    """out[i] = the mean of x over the entries of row first + i, 0 where there are none, for i of the part."""
+def mean_rows(tasks, indptr, indices, x, first, out):
+    """out[i] = the mean of x over the entries of row first + i, 0 where there are none, for the tasks i."""
     width = x.shape[1]
-    for i in range(part[0], part[1]):
+    for i in range(tasks[0], tasks[1]):
         u, row = first + i, out[i]
         for k in range(width):
             row[k] = 0.0

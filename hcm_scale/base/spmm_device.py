@@ -30,8 +30,8 @@ def propagate_into(out: Tensor, indptr: Tensor, indices: Tensor, scale: Tensor, 
     if not AVAILABLE or at_once < 1:
         return False
     for first in range(0, num_columns, at_once):
-        part = copy_to_device(x[:, first : first + at_once], out.device)
-        make_rows(out[:, first : first + at_once], indptr, indices, scale, part)
+        columns = copy_to_device(x[:, first : first + at_once], out.device)
+        make_rows(out[:, first : first + at_once], indptr, indices, scale, columns)
     return True
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from hcm_scale import __version__
+from hcm_scale.cli.imports import quickly
 
 
 class Parser(argparse.ArgumentParser):
@@ -149,10 +150,10 @@ def collect(arguments: list[str]) -> str:
 REQUIRED = ("torch", "torch-geometric", "numba", "numpy", "scipy", "pyarrow", "hydra-core", "safetensors")
 EXTRAS = {  # the extra that brings it: (a module of it, what it is for)
     "plots": ("matplotlib", "found.plot in Python"),
-    "tune": ("optuna", "sweep=optuna"),
     "sweeps": ("submitit", "sweeps on SLURM and in parallel"),
     "sparse": ("torch_sparse", "sampling.backend=torch_sparse"),
     "excel": ("openpyxl", "tables as .xlsx"),
+    "agent": ("mcp", "hcm-scale mcp"),
 }
 _GIB = 2**30
 
@@ -245,6 +246,10 @@ def export_run(arguments: list[str]) -> str:
         --trust-queries            runs the query, or fetches the table, of a run that was not made in this place: it
                                    does so with your permissions
 
+        --cases                    cases instead of nodes: one row a member, with its role; with --top K, --flagged.
+                                   A .xlsx has sheets of members, cases and rows
+        --case N FILE.graphml      the members of one case and what is between them
+
     A run that verdicts have taught (`hcm-scale teach --help`) has the columns taught, taught_rank and verdict too;
     `--taught` sorts by what was taught, so that `--top K` are the first K of that list.
 
@@ -260,6 +265,8 @@ def export_run(arguments: list[str]) -> str:
     parser.add_argument("--type", default="", metavar="T", help="only nodes of the type T")
     parser.add_argument("--taught", action="store_true", help="in the order that verdicts have taught")
     parser.add_argument("--edges", action="store_true", help="strange edges: rows of your edge table with their ranks")
+    parser.add_argument("--cases", action="store_true", help="cases: one row a member")
+    parser.add_argument("--case", default="", metavar="N", help="one case, by number or id, as .graphml or .gexf")
     parser.add_argument("--pairs", action="store_true", help="with --edges: one row an edge, not of your table")
     parser.add_argument("--trust-queries", action="store_true", help="run the query of a run that was not made here")
     parser.add_argument("--raw", action="store_true", help="a .csv for programs: no ' before what looks like a formula")
@@ -277,21 +284,103 @@ def export_run(arguments: list[str]) -> str:
         raise ValueError("--pairs and --trust-queries go with --edges: they are about the rows of your table")
     if given.edges and (given.since is not None or given.type or given.taught):
         raise ValueError("--edges goes with --top K, --flagged and --pairs; the other choices are for nodes")
-    if given.edges:
+    if given.cases and (given.edges or given.case or given.since is not None or given.type or given.taught):
+        raise ValueError("--cases goes with --top K and --flagged; the other choices are for nodes and edges")
+    if given.edges or given.cases:
         _check_file(given.file, _SHEETS)
-    from hcm_scale.cli.export import export_edges, export_graph, export_table
-    from hcm_scale.run.finished import FinishedRun
+    if given.case and given.file.suffix not in _GRAPHS:
+        raise ValueError(f"--case N is for {' and '.join(_GRAPHS)}, not {given.file}; --cases writes tables")
+    with quickly():
+        from hcm_scale.cli.cases import export_case_graph, export_cases
+        from hcm_scale.cli.export import export_edges, export_graph, export_table
+        from hcm_scale.run.finished import FinishedRun
 
     run = FinishedRun(given.run)
     run.check_output(given.file)
     if given.edges:
         options = {"pairs": given.pairs, "raw": given.raw, "trusts_queries": given.trust_queries}
         return export_edges(run, given.file, given.top, given.flagged, **options)
+    if given.cases:
+        return export_cases(run, given.file, given.top, given.flagged, given.raw)
+    if given.case:
+        return export_case_graph(run, given.file, given.case)
     if given.file.suffix not in _SHEETS:
         return export_graph(run, given.file, given.top)
     since = None if given.since is None else FinishedRun(given.since)
     choice = given.top, given.flagged or since is not None, since, given.type, given.taught
     return export_table(run, given.file, *choice, raw=given.raw)
+
+
+def show_cases(arguments: list[str]) -> str:
+    """What belongs together among the nodes that stand out: `hcm-scale cases RUN [K]`, the first K.
+
+    A case is one finding: a dense group, payments that are strange together, or a node by itself. Its p is that of the
+    whole. `hcm-scale case RUN 7` tells all of one; `hcm-scale export RUN cases.xlsx --cases` writes them.
+    """
+    parser = Parser("cases", show_cases.__doc__)
+    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a finished run, such as runs/default")
+    parser.add_argument("count", type=int, nargs="?", default=20, metavar="K", help="how many; 20 if not given")
+    given = parser.parse_args(arguments)
+    if given.count < 1:
+        raise ValueError(f"{given.count} cases are not legal: a whole number from 1 on")
+    with quickly():
+        from hcm_scale.cli.cases import list_cases
+        from hcm_scale.run.finished import FinishedRun
+
+    return list_cases(FinishedRun(given.run), given.count)
+
+
+def show_case(arguments: list[str]) -> str:
+    """One case, or what nodes that you know are part of: `hcm-scale case RUN N`, `hcm-scale case RUN --from ID ...`.
+
+    N is the number of a case or its id. `--verdict bad` keeps a verdict on it, which is one on the nodes of its core
+    that counts as one when the list is taught; a case that has more of them in a later run is open again. With
+    `--from` it is told which cases these nodes are part of. If there is none, it is the most surprising set of nodes
+    around them, grown node by node as long as its surprise rises, and why each was taken; nothing where nothing
+    holds.
+    """
+    parser = Parser("case", show_case.__doc__)
+    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a finished run, such as runs/default")
+    parser.add_argument("case", nargs="?", metavar="N", help="the number of a case, or its id")
+    parser.add_argument("--from", nargs="+", dest="clue", metavar="ID", help="nodes to begin with")
+    parser.add_argument(
+        "--verdict", choices=("bad", "good", "unsure", "none"), help="say so of case N; none: take back"
+    )
+    parser.add_argument("--note", default="", metavar="TEXT", help="kept with the verdict")
+    parser.add_argument("--by", metavar="NAME", help="whose verdict this is; by default the name of the login")
+    given = parser.parse_args(arguments)
+    if (given.case is None) == (given.clue is None):
+        raise ValueError("case takes the number or id of a case, or --from ID: one of them")
+    if given.verdict is None and (given.note or given.by):
+        raise ValueError("--note and --by go with --verdict: they are about a verdict")
+    if given.verdict is not None and given.case is None:
+        raise ValueError("--verdict is on case N, not on nodes: hcm-scale teach takes a table of verdicts on nodes")
+    with quickly():
+        from hcm_scale.cli.cases import case_from
+        from hcm_scale.run.finished import FinishedRun
+
+    run = FinishedRun(given.run)
+    if given.verdict:
+        return run.judge_case(given.case, given.verdict, given.by, given.note)
+    return case_from(run, given.clue) if given.clue else run.explained_text((), (), [given.case])
+
+
+def diff_runs(arguments: list[str]) -> str:
+    """What has changed from one run to another: `hcm-scale diff OLD NEW [--json]`.
+
+    Cases that are new, grown, shrunk, split, joined or gone, with who came and left, and nodes that entered or left the
+    flags. Cases are the same where they share half of their members; run with since=OLD to keep their ids.
+    """
+    parser = Parser("diff", diff_runs.__doc__)
+    parser.add_argument("old", type=Path, metavar="OLD", help="the folder of a finished run")
+    parser.add_argument("new", type=Path, metavar="NEW", help="that of a later one, with ids of the same kind")
+    parser.add_argument("--json", action="store_true", help="for programs")
+    given = parser.parse_args(arguments)
+    with quickly():
+        from hcm_scale.cli.cases import diff
+        from hcm_scale.run.finished import FinishedRun
+
+    return diff(FinishedRun(given.old), FinishedRun(given.new), given.json)
 
 
 def _check_file(file: Path, endings: tuple[str, ...] = _TABLES) -> None:
@@ -322,7 +411,8 @@ def inspect_path(arguments: list[str]) -> str:
     given = parser.parse_args(arguments)
     if not given.path.is_dir():
         raise ValueError(f"{given.path} is not a folder; inspect takes a run or a graph")
-    from hcm_scale.cli.inspect import inspect
+    with quickly():
+        from hcm_scale.cli.inspect import inspect
 
     return inspect(given.path, given.verify)
 
@@ -352,8 +442,9 @@ def review_run(arguments: list[str]) -> str:
         raise ValueError(f"{given.count} nodes are not legal: a whole number from 1 to {_MOST_REVIEWED:,}")
     for file in filter(None, (given.csv, given.given)):
         _check_file(file, _SHEETS)
-    from hcm_scale.cli.export import export_verdicts, review_nodes
-    from hcm_scale.run.finished import FinishedRun
+    with quickly():
+        from hcm_scale.cli.export import export_verdicts, review_nodes
+        from hcm_scale.run.finished import FinishedRun
 
     run = FinishedRun(given.run)
     for file in filter(None, (given.csv, given.given)):
@@ -390,9 +481,10 @@ def teach_run(arguments: list[str]) -> str:
         raise ValueError(f"--worth {given.worth:g} is not legal: a share above 0 and at most 1, such as 0.2")
     if given.out is not None:
         _check_file(given.out)
-    from hcm_scale.cli.export import export_table
-    from hcm_scale.review import teach
-    from hcm_scale.run.finished import FinishedRun
+    with quickly():
+        from hcm_scale.cli.export import export_table
+        from hcm_scale.review import teach
+        from hcm_scale.run.finished import FinishedRun
 
     run = FinishedRun(given.run)
     if given.out is not None:
@@ -435,8 +527,9 @@ def score_edges(arguments: list[str]) -> str:
     ending = ".parquet" if given.table.endswith((".parquet", ".pq")) else ".csv"
     out = given.out or Path(f"{files.slug(Path(given.table).name.split('.')[0])}-scored{ending}")
     _check_file(out)
-    from hcm_scale.edges.new import open_new_edges, write_scored
-    from hcm_scale.run.finished import FinishedRun
+    with quickly():
+        from hcm_scale.edges.new import open_new_edges, write_scored
+        from hcm_scale.run.finished import FinishedRun
 
     run = FinishedRun(given.run)
     run.check_output(out)
@@ -459,11 +552,41 @@ def serve_page(arguments: list[str]) -> str:
     parser.add_argument("--by", metavar="NAME", help="who gives the verdicts; by default the name of the login")
     parser.add_argument("--trust-queries", action="store_true", help="run the query of a run that was not made here")
     given = parser.parse_args(arguments)
-    if not (given.port.isascii() and given.port.isdecimal() and int(given.port) < 1 << 16):
-        raise ValueError(f"--port {given.port} is not legal: a whole number from 0, any free one, to 65535")
-    from hcm_scale.serve.server import serve
+    port = _port(given.port, 0)
+    with quickly():
+        from hcm_scale.serve.server import serve
+    serve(given.run, port, given.by, given.trust_queries)
+    return ""
 
-    serve(given.run, int(given.port), given.by, given.trust_queries)
+
+def _port(text: str, least: int) -> int:
+    if not (text.isascii() and text.isdecimal() and least <= int(text) < 1 << 16):
+        free = "" if least else ", any free one,"
+        raise ValueError(f"--port {text} is not legal: a whole number from {least}{free} to 65535")
+    return int(text)
+
+
+def serve_tools(arguments: list[str]) -> str:
+    """A finished run as tools for an agent: `hcm-scale mcp RUN [--since OLD] [--verdicts [--by NAME]] [--port N]`.
+
+    It speaks the Model Context Protocol on stdin and stdout; a client starts it by this very command. With `--port` it
+    answers over HTTP, this machine alone, at an address that it prints. Tools read cases, the ranked list, reasons,
+    neighbours and rows of a node, what has changed since an earlier run, and which nodes are worth a verdict;
+    `--verdicts` lets the agent add verdicts to RUN/verdicts.jsonl.
+    """
+    parser = Parser("mcp", serve_tools.__doc__)
+    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a finished run, such as runs/payments")
+    parser.add_argument("--since", type=Path, metavar="OLD", help="an earlier run, that changes are told since")
+    parser.add_argument("--verdicts", action="store_true", help="let the agent give verdicts")
+    parser.add_argument("--by", default="agent", metavar="NAME", help="who gives them; by default agent")
+    parser.add_argument("--port", metavar="N", help="answer over HTTP at this port; by default on stdin and stdout")
+    given = parser.parse_args(arguments)
+    port = None if given.port is None else _port(given.port, 1)
+    if importlib.util.find_spec("mcp") is None:
+        raise ValueError("hcm-scale mcp needs the package mcp: pip install 'hcm-scale[agent]'")
+    with quickly():
+        from hcm_scale.serve.mcp import serve
+    serve(given.run, port, writes=given.verdicts, by=given.by, since=given.since)
     return ""
 
 
@@ -476,11 +599,15 @@ def precompile(arguments: list[str]) -> str:
 
 
 COMMANDS: dict[str, Callable[[list[str]], str]] = {
+    "case": show_case,
+    "cases": show_cases,
     "clean": clean,
     "collect": collect,
+    "diff": diff_runs,
     "doctor": doctor,
     "export": export_run,
     "inspect": inspect_path,
+    "mcp": serve_tools,
     "review": review_run,
     "score-edges": score_edges,
     "serve": serve_page,

@@ -22,7 +22,8 @@ from hcm_scale.base.sheets import table_writer
 from hcm_scale.base.text import clip
 from hcm_scale.edges.payments import StrangeRows
 from hcm_scale.edges.strange import by_rank, joined_rows
-from hcm_scale.ingest.policy import InputError
+from hcm_scale.ingest import readers
+from hcm_scale.ingest.policy import InputError, shown_names
 from hcm_scale.report.wording import reasons_of
 from hcm_scale.review import teach, verdicts
 from hcm_scale.run.finished import FinishedRun
@@ -68,6 +69,9 @@ def export_table(
     if since is not None:
         count, rows = len(rows), _not_flagged_in(since, rows)
         hint = f", new since {since.folder}, of {count:,}"
+        if recoded := readers.recoded_columns(run.graph, since.graph):
+            which = f"{shown_names(recoded)} became attributes in another way there"
+            hint += f"; {which}, which by itself changes scores: trained= keeps it"
     rows = rows.slice(0, top)
     rank = rows["taught_rank" if by_lesson else "rank"]
     read = rows if flagged or top else rows.filter(pc.or_(rows["flagged"], pc.less_equal(rank, _NUM_REASONS)))
@@ -173,14 +177,14 @@ def export_graph(run: FinishedRun, out: Path, top: int | None) -> str:
     import networkx as nx
 
     graph_of_first = _neighborhoods(run, top or _GRAPH_NODES)
-    count = sum(_escape_texts(data) for _, data in graph_of_first.nodes(data=True))
+    count = sum(escape_texts(data) for _, data in graph_of_first.nodes(data=True))
     with files.replacing_file(out) as fresh:
         (nx.write_graphml if out.suffix == ".graphml" else nx.write_gexf)(graph_of_first, fresh)
     note = f"; {count:,} labels hold characters that XML cannot, written as \\x01" if count else ""
     return f"{len(graph_of_first):,} nodes and {graph_of_first.number_of_edges():,} edges in {out}{note}"
 
 
-def _escape_texts(data: dict[str, Any]) -> bool:
+def escape_texts(data: dict[str, Any]) -> bool:
     """Replaces characters in texts that XML 1.0 cannot hold by visible escapes; returns whether there were any."""
     wrong = {name: text for name, text in data.items() if isinstance(text, str) and _NOT_XML.search(text)}
     for name, text in wrong.items():

@@ -14,7 +14,7 @@ STAGES = {
     "demo": "a run of the embedded data set in runs/demo: needs no file, no option and no network",
     "run": "everything, from the input to the report; until=STAGE ends with one of the stages before",
     "plan": "what a run with the same words would do, keep and take, without doing it",
-    "explain": "why nodes, or edges, are where they are: hcm-scale explain RUN ID ... edge=A,B",
+    "explain": "why nodes, edges or cases are where they are: hcm-scale explain RUN ID ... edge=A,B case=N",
 }
 UNTIL = {  # stages of a run, in their order
     "ingest": "read or make the graph, check it, inject anomalies if asked to",
@@ -107,7 +107,6 @@ _SECTIONS = {
     "posterior": "Training: the chain of weights",
     "score": "Scores and report",
     "world": "Where a run computes",
-    "track": "Experiment trackers",
     "": "The run",
 }
 
@@ -157,7 +156,6 @@ COMMANDS = {**commands.COMMANDS, "options": list_options}
 # What every option is for; its type, default and legal values stand in `config.py`.
 WORDS = {
     "graph.name": "name of the graph: of its folder under runs/ and of its report",
-    "graph.seed": "seed of a graph that is made",
     "graph.family": "what a made graph is like: communities, an R-MAT graph with hubs, or a grid",
     "graph.num_nodes": "nodes of a graph that is made; of a matrix, where its edges leave that in doubt",
     "graph.edges_per_node": "edges a node of a graph that is made, before repeats fall out",
@@ -168,7 +166,6 @@ WORDS = {
     "graph.unknown": "edges to nodes that the node table does not have: refuse, drop them, or add the nodes",
     "graph.nonfinite": "attributes that are not finite (NaN in a table is a gap): refuse, take 0, or the column's mean",
     "graph.featureless": "a graph without attributes: refuse, or take degrees as attributes",
-    "graph.max_bytes": "what a file that grows over a hundred times may unpack to, and a .mat file at all",
     "graph.nodes": "the node table: file, folder, glob, URL, several (users.csv,shops.csv), or with graph=sql a query",
     "graph.source_column": "column of the edge table with one end",
     "graph.target_column": "column of the edge table with the other end",
@@ -192,9 +189,7 @@ WORDS = {
     "graph.reader": "plug-in that reads graph.path; null: the one named as its ending, such as gexf of a.gexf",
     "graph.keys": "names in the file of adjacency, attributes and label, where they are unusual",
     "graph.dataset": "name of a torch_geometric data set",
-    "graph.trust_pickle": "let the data set's files run code; without it only arrays and tensors are read",
     "inject.num_cliques": "cliques of random nodes to plant, for experiments",
-    "inject.clique_size": "nodes of a planted clique",
     "inject.num_attribute_anomalies": "nodes that get far attributes; null: as many as are in cliques",
     "inject.seed": "seed of what is planted",
     "attributes.scale": "how attributes become features: by a rule for each column, or one way for all",
@@ -230,7 +225,6 @@ WORDS = {
     "score.far_share": "share of the edges that count as far where far triangles are looked for",
     "score.rank_by": "the number that ranks: all evidence (score), or one as in the paper",
     "score.fdr": "share of false flags to put up with among the flagged nodes",
-    "score.max_neighbors": "most neighbours by which a node is scored, drawn at random; null: all",
     "score.state": "where embeddings and running moments of edges are kept: in memory, on disk, or as memory allows",
     "score.precision": "of products over edges on a GPU; auto is bfloat16 where its kernel serves, ten times as fast",
     "score.copy_to": "a URL or folder that gets the ranked list and the report once they are made",
@@ -240,12 +234,12 @@ WORDS = {
     "world.max_restarts": "how often lost ranks are started again, from the last checkpoint",
     "world.memory_gib": "memory that the processes of one machine may hold, libraries included; null: what is free",
     "world.timeout_seconds": "how long a rank that does not answer is waited for",
-    "track.to": "experiment trackers; where they are, and which project is meant, their own environment says",
     "seed": "of all that is drawn: labels, weights, batches, noise",
     "run_dir": "the folder of the run",
     "overwrite": "replace the finished run in run_dir where it is of another input; without it such a run is refused",
     "share_dir": "a folder in which runs share stages that are equal; null: none, in a sweep its own",
     "log": "how stderr and the run's log are written: for people, or one JSON object a line",
-    "fail_on": "what ends a finished run with status 3: drift,missing-column,stability<0.5,flagged>100; null: nothing",
+    "fail_on": "what ends a run with status 3: drift,missing-column,new-cases,stability<0.5,flagged>100; null: nothing",
     "trained": "the folder of a finished run whose samples score this graph; null: train",
+    "since": "the folder of an earlier run: cases keep their ids, and what has changed is told; null: that of trained",
 }

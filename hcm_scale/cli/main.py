@@ -5,8 +5,8 @@
           -> the pipeline runs, or a node is explained -> text       `_work`
 
 A plain run composes and logs by itself (`_run_once`). With flags or `hydra.*` among the words, as in a sweep, Hydra
-runs the jobs (`_run_with_hydra`, `_job`); `sweep=optuna` has a driver of its own (`_search`). Commands that need no
-configuration are functions of their words (`cli/commands.py`). Errors and signals become one line on stderr and an exit
+runs the jobs (`_run_with_hydra`, `_job`). Commands that need no configuration are functions of their words
+(`cli/commands.py`). Errors and signals become one line on stderr and an exit
 status in `main` (`cli/errors.py`).
 
 Anything heavy is imported inside the functions: help must come at once.
@@ -20,13 +20,14 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hcm_scale import __version__
 from hcm_scale.base import console, files, remote, signals
 from hcm_scale.cli import errors, help
+from hcm_scale.cli.imports import quickly
 from hcm_scale.config import Config, conf_dir
 
 if TYPE_CHECKING:
@@ -89,6 +90,8 @@ def _dispatch(words: list[str]) -> None:
         _show(help.page_of(command))
     elif command == "demo":
         _demo(rest)
+    elif command == "explain" and (asked := _asked_of_run(rest)):
+        _explain(*asked)
     elif command in help.STAGES:
         _run(command, rest)
     elif command in (*help.UNTIL, "bench"):
@@ -99,6 +102,29 @@ def _dispatch(words: list[str]) -> None:
         raise ValueError(f"{command!r} is not a command; {legal}")
 
 
+def _asked_of_run(words: Sequence[str]) -> tuple[str, list[str], list[str], list[str]] | None:
+    """Folder, nodes, edges and cases of `explain RUN ID ...`; None where other words want a configuration."""
+    if not words or not (Path(words[0]) / console.STAGES_FILE).is_file():
+        return None
+    named = ("node=", "edge=", "case=")
+    nodes, edges, cases = ([word[5:] for word in words if word.startswith(kind)] for kind in named)
+    rest = [word for word in words[1:] if not word.startswith(named)]
+    if any("=" in word or word.startswith("-") for word in rest):
+        return None
+    return words[0], nodes + rest, edges, cases
+
+
+def _explain(run_dir: str, *asked: Sequence[str]) -> None:
+    """Explains nodes, edges and cases."""
+    from hcm_scale.base.memory import check_start, raising_out_of_memory
+
+    check_start()
+    with raising_out_of_memory("explain"):
+        with quickly():
+            from hcm_scale.run.finished import FinishedRun
+        _show(FinishedRun(run_dir).explained_text(*asked))
+
+
 def _demo(words: list[str]) -> None:
     if files := [word for word in words if "=" not in word]:
         raise ValueError(f"demo takes no {files[0]!r}, it has its own data; a table of yours: {help.OWN_TABLES}")
@@ -107,16 +133,14 @@ def _demo(words: list[str]) -> None:
 
 
 def _run(command: str, words: list[str]) -> None:
-    """A command that composes a configuration: one run, a sweep, a search, or a look at one of them."""
-    gc.disable()  # what is imported and composed up to `_import_pipeline` is never garbage
+    """A command that composes a configuration: one run, a sweep, or a look at one of them."""
+    gc.disable()  # what is imported and composed up to `_work` is never garbage
     from hcm_scale.cli import overrides
-    from hcm_scale.sweep.search import READS_ONLY, named_sweep, split
+    from hcm_scale.sweep.words import split
 
     with overrides.readable_errors():
         request = overrides.read_words(command, words)
-        if command == "run" and named_sweep(request.words) == "optuna" and not {*READS_ONLY} & {*words}:
-            _search(request)
-        elif any(word.startswith("-") or split(word)[0].startswith("hydra") for word in request.overrides):
+        if any(word.startswith("-") or split(word)[0].startswith("hydra") for word in request.overrides):
             _run_with_hydra(request)
         else:
             _run_once(request)
@@ -145,8 +169,10 @@ def _run_with_hydra(request: "Request") -> None:
 
     register()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors are raised, not printed
-    words = [word for word in request.overrides if not word.startswith("tune.")]
-    sys.argv = ["hcm-scale", *sorted(words, key=lambda word: "=" in word and not word.startswith("-"))]  # flags first
+    sys.argv = [
+        "hcm-scale",
+        *sorted(request.overrides, key=lambda word: "=" in word and not word.startswith("-")),
+    ]  # flags first
     job = functools.partial(_job, request)
     job.__module__, job.__name__ = __name__, "run"  # type: ignore[attr-defined]
     hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(job)()
@@ -171,33 +197,20 @@ def _job(request: "Request", composed: Any) -> None:
         _work(request, config, is_sweep=is_sweep)
 
 
-def _search(request: "Request") -> None:
-    """`sweep=optuna`: our own driver composes the trials, because Hydra's plugin does not work with today's Optuna."""
-    from hcm_scale.cli.overrides import compose_config, composing, name_columns
-    from hcm_scale.sweep.search import read_search
-    from hcm_scale.sweep.study import tune
-
-    def compose(words: list[str]) -> Config:
-        config = compose_config(words)
-        config.graph = name_columns(request, config.graph)
-        return config
-
-    with _logging_to(None), composing():
-        _show(tune(read_search(request.words, compose)))
-
-
 def _work(request: "Request", config: Config, is_sweep: bool = False) -> None:
-    """Runs the pipeline up to the command's stage, plans that, or explains nodes; prints the result."""
+    """Runs the pipeline up to the command's stage, or plans that, or explains nodes; prints the result."""
+    if request.command == "explain":
+        _explain(config.run_dir, request.nodes, request.edges, request.cases)
+        return
     from hcm_scale.base.memory import check_start, raising_out_of_memory
     from hcm_scale.cli.overrides import name_columns
 
     command = request.command
     check_start()
     with raising_out_of_memory(command):
-        pipeline, launch, run = _import_pipeline()
-        if command == "explain":
-            _show(run(config.run_dir).explained_text(request.nodes, request.edges))
-            return
+        with quickly():
+            from hcm_scale.run import launch, pipeline
+            from hcm_scale.run.finished import FinishedRun
         if command != "plan":
             pipeline.check_folder(config)
         config.graph = name_columns(request, config.graph)
@@ -205,34 +218,19 @@ def _work(request: "Request", config: Config, is_sweep: bool = False) -> None:
             _show(pipeline.plan_text(config))
         else:
             text = launch.run(config, until=request.until, swept=is_sweep)
-            _show(run(config.run_dir).line() if is_sweep and text else text)
-            if failed := run(config.run_dir).failed_checks(config.fail_on):
+            _show(FinishedRun(config.run_dir).line() if is_sweep and text else text)
+            if failed := FinishedRun(config.run_dir).failed_checks(config.fail_on):
                 raise errors.LoggedError(f"fail_on={', '.join(failed)}", status=3)
 
 
-def _import_pipeline() -> tuple[Any, Any, Any]:
-    """The modules `pipeline` and `launch` and `FinishedRun`, with torch and numba, out of garbage collection."""
-    gc.disable()
-    os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")  # reads every installed package's entry points
-    from hcm_scale.base.parquet import leave_pandas_out
-    from hcm_scale.run import launch, pipeline
-    from hcm_scale.run.finished import FinishedRun
-
-    leave_pandas_out()
-    gc.freeze()
-    gc.enable()
-    return pipeline, launch, FinishedRun
-
-
 @contextlib.contextmanager
-def _logging_to(path: Path | None, kind: str = "text") -> Iterator[None]:
+def _logging_to(path: Path, kind: str) -> Iterator[None]:
     """Logs to stderr and, with the time, to a file; as JSON lines to both if `kind` is json."""
     handlers: list[logging.Handler] = [logging.StreamHandler()]
     handlers[0].setFormatter(console.Printable())
-    if path is not None:
-        files.open_regular(path, "a").close()  # or it is refused
-        handlers.append(logging.FileHandler(path, encoding="utf-8", errors="backslashreplace"))
-        handlers[1].setFormatter(console.Printable("%(asctime)s %(message)s"))
+    files.open_regular(path, "a").close()  # or it is refused
+    handlers.append(logging.FileHandler(path, encoding="utf-8", errors="backslashreplace"))
+    handlers[1].setFormatter(console.Printable("%(asctime)s %(message)s"))
     if kind == "json":
         console.use_json_lines(handlers)
     root = logging.getLogger()

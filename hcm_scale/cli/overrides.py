@@ -39,7 +39,7 @@ from hcm_scale.base import console, remote
 from hcm_scale.base.files import slug
 from hcm_scale.cli.help import UNTIL
 from hcm_scale.config import Config, GraphConfig, TablesGraph, no_option, options
-from hcm_scale.sweep.search import MULTIRUN, finish_sweep_options, split
+from hcm_scale.sweep.words import MULTIRUN, finish_sweep_options, split
 
 _CONF_FLAGS = ("-cd", "--config-dir", "-cp", "--config-path")  # option files from elsewhere, which are not checked
 _FLAGS_WITHOUT_VALUE = (*MULTIRUN, "-r", "--run", "--resolve", "--experimental-rerun")
@@ -64,6 +64,7 @@ class Request:
     edges: tuple[str, ...] = ()  # to explain, `A,B` each
     has_files: bool = False  # their columns are guessed unless named
     until: str = "report"  # the last stage to run
+    cases: tuple[str, ...] = ()  # to explain, by number or id
 
 
 def read_words(command: str, words: Sequence[str]) -> Request:
@@ -74,7 +75,8 @@ def read_words(command: str, words: Sequence[str]) -> Request:
             remote.refuse_url(key, value.strip("'\""))
     until, words = _take_until(words) if command == "run" else ("report", words)
     edges = [word.removeprefix("edge=") for word in words if word.startswith("edge=")] if command == "explain" else []
-    words = [word for word in words if not word.startswith("edge=")] if edges else words
+    cases = [word.removeprefix("case=") for word in words if word.startswith("case=")] if command == "explain" else []
+    words = [word for word in words if not word.startswith(("edge=", "case="))] if edges or cases else words
     nodes, rest = _take_nodes(words) if command == "explain" else ([], list(words))
     files = [word for before, word in zip(["", *rest], rest, strict=False) if _is_input_file(before, word)]
     rest = [word for word in rest if word not in files]
@@ -85,7 +87,7 @@ def read_words(command: str, words: Sequence[str]) -> Request:
     _check_keys(rest, is_sweep)
     overrides = [_quote_source(word) if is_sweep else _quote_text(word) for word in finish_sweep_options(rest)]
     _check_syntax(overrides, is_sweep)
-    return Request(command, tuple(rest), tuple(overrides), tuple(nodes), tuple(edges), bool(files), until)
+    return Request(command, tuple(rest), tuple(overrides), tuple(nodes), tuple(edges), bool(files), until, tuple(cases))
 
 
 def _take_until(words: Sequence[str]) -> tuple[str, Sequence[str]]:
@@ -188,8 +190,8 @@ def _check_keys(words: Sequence[str], is_sweep: bool) -> None:
             if "/" in word or "." in word:
                 raise ValueError(console.missing_file_text(word))
             raise ValueError(f"{word!r} is neither an option, KEY=VALUE, a file that is there, nor a flag such as -m")
-        elif key.partition(".")[0] in ("hydra", "tune") or "@" in key or key.startswith("hydra/"):
-            continue  # Hydra's own, and those of a search
+        elif key.partition(".")[0] == "hydra" or "@" in key or key.startswith("hydra/"):
+            continue
         elif sign == "+" and key in options():
             raise ValueError(f"{key!r} is an option of ours: leave out the + before it")
         elif has_other_conf:
@@ -256,7 +258,7 @@ def _quote_source(word: str) -> str:
 def _check_syntax(overrides: Sequence[str], is_sweep: bool) -> None:
     parser = OverridesParser.create()
     for before, word in zip(["", *overrides], overrides, strict=False):
-        if _is_flag(before, word) or word.startswith("tune."):
+        if _is_flag(before, word):
             continue
         try:
             is_swept = parser.parse_override(word).is_sweep_override()
@@ -377,6 +379,6 @@ def name_columns(request: Request, graph: GraphConfig) -> GraphConfig:
         tempfile.TemporaryDirectory(prefix="hcm-scale-guess-") as scratch,
         fetched_files(Path(scratch) / "graph", places, PARQUET + CSV) as (edges, nodes),
     ):
-        found: dict[str, Any] = guess.guess_columns((edges, nodes), known, graph.max_bytes, "graph.")
+        found: dict[str, Any] = guess.guess_columns((edges, nodes), known, "graph.")
     guess.log_guesses({name: value for name, value in found.items() if name not in known})
     return dataclasses.replace(graph, **found)

@@ -36,8 +36,7 @@ from hcm_scale.detector import inputs
 from hcm_scale.detector.parameters import SECTIONS, Parameters, dotted, with_python_names
 from hcm_scale.detector.results import Fitted, Results
 from hcm_scale.ingest.readers import column_encodings
-from hcm_scale.report.groups import FIRST
-from hcm_scale.report.wording import ties_text
+from hcm_scale.report.wording import TIED, ties_text
 from hcm_scale.review import teach, verdicts
 from hcm_scale.run import pipeline, workspace
 from hcm_scale.run.finished import TRAINED, FinishedRun
@@ -278,7 +277,7 @@ class HCM(Results, Parameters):
             finally:
                 shutil.rmtree(folder / _SCRATCH, ignore_errors=True)
             run = FinishedRun(folder, trained=model, keeps=keeps)
-            if ties := ties_text(run.table[ranked_by(run.table)].slice(0, FIRST).to_numpy()):
+            if ties := ties_text(run.table[ranked_by(run.table)].slice(0, TIED).to_numpy()):
                 log.info("%s", ties)
         return Fitted(run, (graph or run.graph).fingerprint, columns, self.contamination)
 

@@ -184,7 +184,7 @@ def column_options(given: Input, named: Mapping[str, str]) -> dict[str, str]:
             raise ValueError(f"{name}={named[name]!r} means nothing for {_NETWORKX}, which knows its nodes")
         return dict(named)
     try:
-        guessed = guess.guess_columns(given.tables, dict(named), getattr(given.section, "max_bytes", 0))
+        guessed = guess.guess_columns(given.tables, dict(named))
     except InputError as error:
         raise InputError(f"{error}{given.hint}") from error
     guesses = [f"{name}={value!r}" for name, value in guessed.items() if name not in named]

@@ -54,7 +54,7 @@ SET_ELSEWHERE = {  # keys that are not options in Python -> what sets them
     "overwrite": "fit(data), which always overwrites",
     **{f"graph.{name}": "fit(data)" for name in ("source", "path", "nodes", "dataset")},
 }
-_NO_EMBEDDING = "every sample of the posterior has an embedding of its own; embedding_ is their mean"
+NO_EMBEDDING = "every sample of the posterior has an embedding of its own; embedding_ is their mean"
 _CHAIN_LENGTH = 'use options={"posterior.burn_in_steps": ...} and num_samples, the length of a chain'
 FOREIGN_KEYWORDS = {  # keywords of PyGOD, PyOD and scikit-learn -> ours, or why there is none
     "act": "ReLU stands between layers; encoder=... takes a class with layers of your own",
@@ -71,20 +71,13 @@ FOREIGN_KEYWORDS = {  # keywords of PyGOD, PyOD and scikit-learn -> ours, or why
     "n_jobs": "use threads",
     "num_neigh": 'use options={"sampling.fan_out": [...]}',
     "random_state": "use seed",
-    "save_emb": _NO_EMBEDDING,
+    "save_emb": NO_EMBEDDING,
     "weight_decay": 'use options={"posterior.prior": ...}',
 }
-FOREIGN_ATTRIBUTES = {  # methods and attributes of PyGOD, PyOD and scikit-learn that HCM does not have
-    "compute_rejection_stats": "use predict_confidence(data) to reject by",
-    "emb": _NO_EMBEDDING,
-    "fit_predict_score": "use fit(data, label), then sklearn.metrics.roc_auc_score(label, scores)",
-    "forward_model": "its model is not made by subclassing",
-    "init_model": "its model is not made by subclassing",
-    "offset_": "use threshold_, the score above which nodes are labelled",
-    "predict_with_rejection": "use predict_confidence(data) to reject by",
-    "process_graph": "fit(data) reads the graph",
-    "score_samples": "use decision_function(data), which is larger for stranger nodes, where scikit-learn's is smaller",
-}
+NO_SCORE = (  # GridSearchCV and cross_val_score ask for it
+    "HCM has no score: GridSearchCV and cross_val_score fit to some rows and score others, and no node of a graph can "
+    "be left out; what settings can be chosen by, and a loop that does it: docs/python.md, Choose settings"
+)
 
 
 @contextlib.contextmanager
@@ -99,9 +92,9 @@ def with_python_names() -> Iterator[None]:
     try:
         yield
     except (ValueError, MemoryError) as error:
-        known = {key: f"HCM({name}=...)" for name, key in KEYS.items()} | SET_ELSEWHERE
+        spelled = {key: f"HCM({name}=...)" for name, key in KEYS.items()} | SET_ELSEWHERE
         keys = [key for key in re.findall(r"\b[a-z]+\.[a-z_]+(?==)", str(error)) if key.split(".")[0] in SECTIONS]
-        names = dict.fromkeys(known.get(key, f'HCM(options={{"{key}": ...}})') for key in keys)
+        names = dict.fromkeys(spelled.get(key, f'HCM(options={{"{key}": ...}})') for key in keys)
         if names and "(in Python: " not in str(error):
             error.args = (f"{error} (in Python: {', '.join(names)})",)
         raise

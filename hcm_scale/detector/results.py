@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,14 +24,18 @@ from numpy.typing import NDArray
 from scipy.special import bdtr, erf
 
 from hcm_scale.base import files
+from hcm_scale.cases.describe import case_page
+from hcm_scale.cases.drawing import drawn
+from hcm_scale.cases.tables import case_table
 from hcm_scale.detector.inputs import as_edges
-from hcm_scale.detector.parameters import FOREIGN_ATTRIBUTES, with_python_names
+from hcm_scale.detector.parameters import NO_EMBEDDING, NO_SCORE, with_python_names
 from hcm_scale.detector.plots import Plots
 from hcm_scale.edges.new import open_new_edges
 from hcm_scale.ingest.table_files import as_arrow, is_table
 from hcm_scale.posterior.loop import METRICS
 from hcm_scale.posterior.samples import Samples
 from hcm_scale.report import wording
+from hcm_scale.report.page import templates
 from hcm_scale.review import teach
 from hcm_scale.review.estimate import Share
 from hcm_scale.run.finished import FinishedRun
@@ -137,6 +141,14 @@ class Explained:
 
     def __contains__(self, words: str) -> bool:
         return words in self.text
+
+
+@dataclass(frozen=True, repr=False)
+class ExplainedCase(Explained):
+    """A case: prints as `text`, draws itself in a notebook; `data` has members, roles, rows, money and dates."""
+
+    def _repr_html_(self) -> str:
+        return templates().get_template("notebook_case.html").render(case=self.data)
 
 
 def verdict_table(verdicts: Any) -> Any:
@@ -249,7 +261,7 @@ class Results:
         each label is.
         """
         if return_emb:
-            raise ValueError(f"return_emb=True is not legal: {FOREIGN_ATTRIBUTES['emb']}")
+            raise ValueError(f"return_emb=True is not legal: {NO_EMBEDDING}")
         fitted = self._scored(data)
         parts = [
             (return_pred, lambda: fitted.labels),
@@ -338,9 +350,20 @@ class Results:
         """
         run = self._require_fitted().run
         if not isinstance(table, str | Path):
-            columns = run.edge_columns()[0]
+            columns = run.edge_columns()
             table = as_arrow(as_edges(table, columns.source, columns.target), "the table of new edges")
         return open_new_edges(run, table, source_column, target_column).table()
+
+    @property
+    def cases_(self) -> pa.Table:
+        """One row a case, most surprising first: its number, lasting id, p, flag, what holds it together, its sizes."""
+        return case_table(self._require_fitted().run.cases)
+
+    def case(self, number: int | str) -> ExplainedCase:
+        """All of a case, by its number, from 1 on, or its id."""
+        run = self._require_fitted().run
+        told = drawn(run.evidence, run.cases, run.cases.position(str(number)))
+        return ExplainedCase(case_page(run.case(str(number))), told)
 
     @with_python_names()
     def explain(self, node: Any = None, *, edge: tuple[Any, Any] | None = None) -> Explained:
@@ -401,13 +424,10 @@ class Results:
 
         return Tags(estimator_type="outlier_detector", target_tags=TargetTags(required=False))
 
-    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
-
-        def __getattr__(self, name: str) -> Any:
-            """Explains, for names that PyGOD, PyOD and scikit-learn have, why they are missing here."""
-            if name in FOREIGN_ATTRIBUTES:
-                raise AttributeError(f"HCM has no {name}: {FOREIGN_ATTRIBUTES[name]}")
-            return self.__getattribute__(name)
+    @property
+    def score(self) -> Any:
+        """Not there: a TypeError, which `hasattr` does not hide from scikit-learn, says why."""
+        raise TypeError(NO_SCORE)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -135,7 +135,7 @@ class NewEdges:
         nodes, places = np.unique(np.concatenate([left, right]), return_inverse=True)
         of_left, of_right = places.reshape(2, -1).astype(np.int32)
         indptr = np.searchsorted(of_left, np.arange(len(nodes) + 1))  # of a graph whose rows hold right ends alone
-        pairs = EdgeIndex(indptr, of_right, indptr, self.edges.data.edges.directed, np.empty(0, np.uint64), 0)
+        pairs = EdgeIndex(indptr, of_right, indptr, self.edges.data.edges.directed)
         rows = self._embedded_by[nodes]
         z = np.empty((len(nodes), self.views[0][0][0].shape[1]), np.float32)
 
@@ -182,14 +182,14 @@ class Run(Protocol):
     def scale(self) -> Mapping[str, Any]: ...
     def stage(self, name: str) -> Path: ...
     def embedded(self, view: str) -> Iterator[tuple[torch.Tensor, PairHead]]: ...
-    def edge_columns(self) -> tuple[Columns, int]: ...
+    def edge_columns(self) -> Columns: ...
 
 
 def open_new_edges(run: Run, table: TableSource, source: str | None = None, target: str | None = None) -> NewEdges:
     """The rows of a table, whose ends are in columns called as in the run, or as given; makes embeddings if need be."""
-    columns, max_bytes = run.edge_columns()
+    columns = run.edge_columns()
     columns = replace(columns, source=source or columns.source, target=target or columns.target)
-    names, opened = [columns.source, columns.target], open_table("table", table, max_bytes)
+    names, opened = [columns.source, columns.target], open_table("table", table)
     for option, name in zip(("source_column", "target_column"), names, strict=True):
         opened.check_columns(option, [name])
     run.stage("scores")  # checked before the table is read

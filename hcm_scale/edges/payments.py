@@ -22,7 +22,7 @@ from hcm_scale.edges.strange import CountRows, StrangeEdges
 from hcm_scale.report.evidence import Evidence
 from hcm_scale.report.sections import cut_id
 from hcm_scale.report.wording import EDGE_TITLES
-from hcm_scale.rows.evidence import LEAST, NUM_KINDS, RowEvidence
+from hcm_scale.rows.evidence import RowEvidence, chances
 from hcm_scale.rows.rows import Numbers, Values
 from hcm_scale.score.kinds.all import ROW_KINDS, ROW_TITLES
 from hcm_scale.score.kinds.row_phrases import amount_text, row_facts, time_text
@@ -30,7 +30,7 @@ from hcm_scale.score.threshold import discoveries
 
 NAMES = tuple(kind.name for kind in ROW_KINDS)
 _NUM_SHOWN, _NUM_LINES = 20, 5  # of a report, and of its summary
-_MOST_SENTENCES = 100_000  # rows of which a file has the sentence
+MOST_SENTENCES = 100_000  # rows of which a file has the sentence
 _CHUNK = 1 << 18
 
 
@@ -52,7 +52,7 @@ class StrangeRows:
     @cached_property
     def p(self) -> Values:
         """A chance for every row, (m,)."""
-        return np.minimum(1.0, NUM_KINDS * np.exp(-LEAST - self.rows.surprise))
+        return chances(self.rows.surprise)
 
     @cached_property
     def flagged(self) -> NDArray[np.bool_]:
@@ -86,10 +86,11 @@ class StrangeRows:
             some = chosen[first : first + _CHUNK]
             ends = (pa.array(end[some], pa.int64()) for end in (rows.rows.payer, rows.rows.payee))
             source, target = (end if ids is None else ids.take(end) for end in ends)
-            time = pa.array(rows.rows.time[some])
-            if not rows.steps:
-                time = pa.array((rows.rows.time[some] * 1e3).astype(np.int64), pa.timestamp("ms"))
-            about = {"source": source, "target": target, "time": time, "amount": rows.amounts[some]}
+            about: dict[str, Any] = {"source": source, "target": target}
+            if rows.rows.has_times:
+                dates = pa.array((rows.rows.time[some] * 1e3).astype(np.int64), pa.timestamp("ms"))
+                about["time"] = rows.rows.time[some] if rows.steps else dates
+            about["amount"] = rows.amounts[some]
             numbers = self.numbers(some, 1 + first + np.arange(len(some)))
             yield pa.table({"rank": numbers["rank"]} | about | {n: numbers[n] for n in numbers.column_names[1:]})
 
@@ -97,7 +98,7 @@ class StrangeRows:
         """What is told of some rows, which have these ranks."""
         rows = self.rows
         kind = rows.strongest[some]
-        told = (ranks <= _MOST_SENTENCES) & (kind >= 0)
+        told = (ranks <= MOST_SENTENCES) & (kind >= 0)
         reasons = [self.sentence(int(row)) if is_told else None for row, is_told in zip(some, told, strict=True)]
         of_kinds = {name: pa.array(rows.surprises[some, k]) for k, name in enumerate(NAMES)}
         return pa.table(
@@ -135,7 +136,8 @@ class StrangeRows:
             facts, kind = row_facts(self.evidence, row), NAMES[self.rows.strongest[row]]
             shown = {"rank": number, "p": float(self.p[row]), "flagged": bool(self.flagged[row]), "evidence": kind}
             shown |= {"ends": [{"id": graph.external_id(end), "rank": int(ranks[end])} for end in ends], "rows": None}
-            shown |= {"when": time_text(facts["time"], facts["steps"]), "amount": amount_text(facts)}
+            when = time_text(facts["time"], facts["steps"]) if self.rows.rows.has_times else ""
+            shown |= {"when": when, "amount": amount_text(facts)}
             rows.append(shown | {"reason": self.sentence(row)})
         num_flagged = int(np.count_nonzero(self.flagged))
         counts = {"num_edges": len(self.rows.rows), "num_flagged": num_flagged, "fdr": self.edges.rate}

@@ -24,21 +24,20 @@ import pyarrow as pa
 
 from hcm_scale.base import files
 from hcm_scale.base.npy import open_array, save_npy
-from hcm_scale.edges.payments import NAMES, StrangeRows
+from hcm_scale.edges.payments import MOST_SENTENCES, NAMES, StrangeRows
 from hcm_scale.edges.rows import EdgeRows
 from hcm_scale.ingest.row_columns import columns_of_new
 from hcm_scale.ingest.table_files import TableFiles
-from hcm_scale.rows.evidence import LEAST, NUM_KINDS
+from hcm_scale.rows.evidence import chances
 from hcm_scale.rows.rows import Numbers, Values, log_amounts
 from hcm_scale.rows.stream import KINDS, REACH, ROW, Judged, Records, judge
 from hcm_scale.score.kinds.burst import among_text
-from hcm_scale.score.kinds.history import FAR_FROM_PAYEE, compared_text
+from hcm_scale.score.kinds.history import FAR_FROM_PAYEE, SORTS, compared_text
 from hcm_scale.score.kinds.row_phrases import round_text
 
 FOLDER, KIND, FORMAT = "stream", "hcm_scale stream", 1
 MOST_ROWS = 4_000_000
 _ROWS, _SECONDS = "rows.npy", 86_400.0
-_MOST_SENTENCES = 100_000  # the first ranks of which a file has the sentence
 _TYPES = {"of": str, "files": dict[str, str], "ids": list[str], "tables": list[str]}
 log = logging.getLogger(__name__)
 
@@ -77,7 +76,8 @@ def open_state(folder: Path, key: str, num_nodes: int) -> State:
     def is_legal(block: Records) -> Any:
         ends, tables = np.stack([block["payer"], block["payee"]]), block["table"]
         legal = (ends >= 0).all(axis=0) & (ends < num_accounts).all(axis=0) & (tables >= 0) & (tables < num_tables)
-        return legal & np.isfinite(block["time"]) & (block["chain"] >= 0.0).all(axis=1) & ~np.isinf(block["amount"])
+        chains = np.isfinite(block["chain"]) & (block["chain"] >= 0.0)
+        return legal & np.isfinite(block["time"]) & chains.all(axis=1) & ~np.isposinf(block["amount"])
 
     rule = (is_legal, f"ends are below {num_accounts}, tables below {num_tables}, times and chains finite")
     return State(open_array(folder / _ROWS, ROW, (None,), remedy, rule), manifest["ids"], manifest["tables"])
@@ -128,10 +128,10 @@ class NewRows:
         beyond = surprises / unit - bar
         kind, surprise = beyond.argmax(axis=1), np.maximum(beyond.max(axis=1), 0.0)
         kind[surprise == 0.0] = len(KINDS)
-        p = np.minimum(1.0, NUM_KINDS * np.exp(-LEAST - surprise))
+        p = chances(surprise)
         rank = 1 + len(ordered) - np.searchsorted(ordered, surprise, side="right")
         names = [NAMES[k] for k in KINDS]
-        is_said = (kind < len(KINDS)) & (rank <= _MOST_SENTENCES)
+        is_said = (kind < len(KINDS)) & (rank <= MOST_SENTENCES)
         reasons = [
             self.sentence(row, names[which]) if says else None
             for row, which, says in zip(range(some.start, some.stop), kind.tolist(), is_said.tolist(), strict=False)
@@ -147,6 +147,8 @@ class NewRows:
         """Why a row is strange by a kind of evidence."""
         steps, history, burst = self.run.evidence.rows.steps, self.judged.history, self.judged.burst
         if kind == "history":
+            if history.sort[row]:
+                return SORTS[history.sort[row]]
             if not history.num_usual[row]:
                 return FAR_FROM_PAYEE
             usual = float(np.exp(self.records["amount"][row] - history.over_usual[row]))

@@ -392,13 +392,13 @@ def _score_curve(stored: NDArray[np.float64], num_rows: int) -> Curve:
 def _fit_rotated(drawn: Attributes, decision: Decision, survey: Survey, rule: str, num_components: int) -> Rotated:
     """The part that projects the columns under one rule: sparse components are divided each by its own deviation."""
     chosen = np.array(decision.columns(rule), np.int64)
-    how = decision.sparse_values if rule == "sparse" else "as they are"
+    taken_as = decision.sparse_values if rule == "sparse" else "as they are"
     ends = np.where(survey.high != 0, survey.high, survey.low)[chosen]
-    values = group_values(how, ends)
+    values = group_values(taken_as, ends)
     fitted = fit_components(lambda: (values(block[:, chosen]) for block in row_blocks(drawn)), num_components)
     variances = fitted.variances * ((drawn.shape[0] - 1) / drawn.shape[0])
     divisor = np.sqrt(variances if rule == "sparse" else np.full(len(variances), variances.mean()))
-    return Rotated(chosen, how, ends, fitted, 1.0 / np.where(divisor > 0, divisor, 1.0))
+    return Rotated(chosen, taken_as, ends, fitted, 1.0 / np.where(divisor > 0, divisor, 1.0))
 
 
 def _choose_components(
@@ -407,7 +407,8 @@ def _choose_components(
     """The sparse group with as many components as the edges choose, and the signal of every number tried."""
     usual = _COMPONENTS["sparse"]
     part = _fit_rotated(drawn, decision, survey, "sparse", _most_components(x.shape[0]))
-    left, right = (_features_of(part, x, nodes) for nodes in ends)
+    nodes, numbers = np.unique(np.concatenate(ends), return_inverse=True)  # few nodes are ends of many edges
+    left, right = np.split(_features_of(part, x, nodes)[numbers], 2)
     sizes = [size for size in _CHOICES if size <= part.width]
     signals = {size: neighbor_signal(left[:, :size], right[:, :size]) for size in sizes}
     size = _choose_size(signals, min(usual, part.width))

@@ -44,7 +44,7 @@ from hcm_scale import plugins
 from hcm_scale.base.jit import fetch_add, kernel, prefetch
 from hcm_scale.base.names import SIMILARITIES
 from hcm_scale.base.npy import create_npy, read_only
-from hcm_scale.base.order import value_at
+from hcm_scale.base.order import first_not_below, value_at
 from hcm_scale.base.threads import positions_where, run_in_slices, run_in_threads
 from hcm_scale.graph import lookup
 from hcm_scale.graph.store import Attributes, Graph, SparseRows
@@ -143,8 +143,8 @@ def _edge_spans(indptr: NDArray[np.int64], indices: NDArray[Any], directed: bool
 def _task_rows(task, offsets):
     """The rows (first, last) of a task: borders where the running edge count passes the task's share."""
     num_edges = offsets[-1]
-    first = np.searchsorted(offsets, num_edges * task // _NUM_TASKS)
-    last = np.searchsorted(offsets, num_edges * (task + 1) // _NUM_TASKS)
+    first = first_not_below(offsets, num_edges * task // _NUM_TASKS)
+    last = first_not_below(offsets, num_edges * (task + 1) // _NUM_TASKS)
     return first, min(last, len(offsets) - 1)
 
 

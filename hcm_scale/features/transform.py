@@ -47,8 +47,6 @@ def transform(
     >>> transform(np.array([[1, 5], [3, 5]], np.float32), scale="none").x.tolist()
     [[-1.0, 0.0], [1.0, 0.0]]
     """
-    if 0 in x.shape:
-        raise ValueError(f"x has shape {x.shape[0]} x {x.shape[1]}; at least one row and one column are needed")
     _check_scale(x, scale, pca, columns)
     parts, names, decided = fit_parts(x, scale, pca, columns, ends if scale == "auto" else None)
     drawn = sample(x)

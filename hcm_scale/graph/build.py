@@ -226,16 +226,16 @@ def drop_repeats(keys):
 
 
 @kernel
-def count_ends(edges, both_ways, degree):
-    """Adds to `degree` the arcs u -> v, and v -> u where `both_ways`, of edges packed as u << 32 | v."""
+def count_ends(edges, symmetric, degree):
+    """Adds to `degree` the arcs u -> v, and v -> u where `symmetric`, of edges packed as u << 32 | v."""
     for i in range(len(edges)):
         degree[np.int64(edges[i] >> _EDGE_SHIFT)] += 1
-        if both_ways:
+        if symmetric:
             degree[np.int64(edges[i] & _LOW32)] += 1
 
 
 @kernel
-def scatter_ends(edges, both_ways, cursor, indices):
+def scatter_ends(edges, symmetric, cursor, indices):
     """Places the arcs of sorted edges into CSR rows, moving each row's cursor on.
 
     Rows come out sorted without sorting: row w meets the edges (u, w), u < w, by u, before its own (w, v), by v.
@@ -245,7 +245,7 @@ def scatter_ends(edges, both_ways, cursor, indices):
         v = np.int64(edges[i] & _LOW32)
         indices[cursor[u]] = v
         cursor[u] += 1
-        if both_ways:
+        if symmetric:
             indices[cursor[v]] = u
             cursor[v] += 1
 

@@ -83,8 +83,8 @@ def check_arrays(
         _check_symmetric(**{name: arrays[name] for name in ("indptr", "indices", "weights") if name in arrays})
     _check_attributes(arrays, num_columns, columns)
     for name, largest in (("y", 1), ("kind", 2)):
-        if name in arrays and (found := int(arrays[name].max())) > largest:
-            raise ValueError(f"{name} holds {found} at node {int(arrays[name].argmax())}; legal are 0 to {largest}")
+        if name in arrays and (most := int(arrays[name].max())) > largest:
+            raise ValueError(f"{name} holds {most} at node {int(arrays[name].argmax())}; legal are 0 to {largest}")
     _check_ids(arrays, num_nodes, distinct)
     if "row_time" in arrays:
         _check_payments(arrays, num_nodes)
@@ -144,7 +144,7 @@ def _check_rows(pointers: str, entries: str, arrays: Arrays, num_columns: int, *
         raise ValueError(f"{pointers} runs from {indptr[0]} to {indptr[-1]}; it must run from {legal}")
     if (row := _first_fall(indptr)) >= 0:
         raise ValueError(f"{pointers} falls from {indptr[row]} to {indptr[row + 1]} at row {row}; it must never fall")
-    strays = lambda part: first_stray(part.start, part.stop, indptr, indices, num_columns, loops)  # noqa: E731
+    strays = lambda chunk: first_stray(chunk.start, chunk.stop, indptr, indices, num_columns, loops)  # noqa: E731
     if (at := _first(map_slices(len(indptr) - 1, strays))) >= 0:
         row = _row_of(indptr, at)
         no_loops = "" if loops else f", and none is {row} itself"
@@ -166,9 +166,9 @@ def _first(positions: Sequence[int]) -> int:
 def _first_fall(indptr: NDArray[np.int64]) -> int:
     """The first row that ends before it begins."""
 
-    def first(part: slice) -> int:
-        falls = indptr[part.start + 1 : part.stop + 1] < indptr[part]
-        return part.start + int(falls.argmax()) if falls.any() else -1
+    def first(chunk: slice) -> int:
+        falls = indptr[chunk.start + 1 : chunk.stop + 1] < indptr[chunk]
+        return chunk.start + int(falls.argmax()) if falls.any() else -1
 
     return _first(map_slices(len(indptr) - 1, first))
 
@@ -176,17 +176,17 @@ def _first_fall(indptr: NDArray[np.int64]) -> int:
 def _check_symmetric(indptr: NDArray[np.int64], indices: NDArray[Any], weights: NDArray[Any] | None = None) -> None:
     """Refuses an arc without its reverse, or whose reverse has another weight."""
     seed, marks = secrets.randbits(63), _NO_WEIGHTS if weights is None else weights.view(np.uint32)
-    sums = map_slices(len(indptr) - 1, lambda part: arc_sum(part.start, part.stop, indptr, indices, marks, seed))
+    sums = map_slices(len(indptr) - 1, lambda chunk: arc_sum(chunk.start, chunk.stop, indptr, indices, marks, seed))
     if sum(sums) % 2**64 == 0:
         return
     rows, num_nodes = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr)), len(indptr) - 1
     back = indices.astype(np.int64) * num_nodes + rows
-    place = np.minimum(np.searchsorted(keys := rows * num_nodes + indices, back), len(keys) - 1)
-    for at in np.flatnonzero(keys[place] != back)[:1]:
+    mirror = np.minimum(np.searchsorted(keys := rows * num_nodes + indices, back), len(keys) - 1)
+    for at in np.flatnonzero(keys[mirror] != back)[:1]:
         u, v = rows[at], indices[at]
         raise ValueError(f"indices holds the arc {u} -> {v} and not {v} -> {u}; such a graph must be declared directed")
     if weights is not None:
-        at = int(np.argmax(weights != weights[place]))
+        at = int(np.argmax(weights != weights[mirror]))
         u, v = rows[at], indices[at]
         raise ValueError(
             f"weights holds {weights[at]} for {u} -> {v} and another weight for {v} -> {u}; they must be equal unless "
@@ -195,19 +195,19 @@ def _check_symmetric(indptr: NDArray[np.int64], indices: NDArray[Any], weights: 
 
 
 def _check_attributes(arrays: Arrays, num_columns: int, columns: Sequence[str]) -> None:
-    found = 0
+    width = 0
     if "x" in arrays:
         _check_values("x", arrays["x"], FINITE)
-        found = arrays["x"].shape[1]
+        width = arrays["x"].shape[1]
     elif "x_indptr" in arrays:
         _check_rows("x_indptr", "x_indices", arrays, num_columns, loops=True)
         _check_length("x_data", arrays["x_data"], len(arrays["x_indices"]))
         _check_values("x_data", arrays["x_data"], FINITE)
-        found = num_columns
-    if num_columns != found:
-        raise ValueError(f"x has {found} columns, and num_columns says {num_columns}")
-    if columns and len(columns) != found:
-        raise ValueError(f"columns holds {len(columns)} names for {found} attributes")
+        width = num_columns
+    if num_columns != width:
+        raise ValueError(f"x has {width} columns, and num_columns says {num_columns}")
+    if columns and len(columns) != width:
+        raise ValueError(f"columns holds {len(columns)} names for {width} attributes")
 
 
 def _check_length(name: str, array: NDArray[Any], length: int) -> None:

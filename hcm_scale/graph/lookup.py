@@ -38,9 +38,9 @@ def find_arcs(
         middle = (low + high) // 2
         right = open_ & (indices[np.where(open_, middle, 0)] < columns)
         low, high = np.where(right, middle + 1, low), np.where(open_ & ~right, middle, high)
-    found = low < indptr[rows + 1]
-    found[found] = indices[low[found]] == columns[found]
-    return low, found
+    is_there = low < indptr[rows + 1]
+    is_there[is_there] = indices[low[is_there]] == columns[is_there]
+    return low, is_there
 
 
 def first_entries(indptr: NDArray[np.int64], indices: NDArray[Any], directed: bool) -> NDArray[np.bool_]:

@@ -48,6 +48,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base.jit import fetch_add, kernel, prefetch, trailing_zeros, tuple_setitem
+from hcm_scale.base.order import first_not_below
 from hcm_scale.base.rng import below, bits, mix
 from hcm_scale.base.threads import run_in_threads
 from hcm_scale.hops.layout import Layout, Rows
@@ -430,7 +431,7 @@ def count_chunk(members, first, lanes, masked, counts):
         return
     masked[:] = _ZERO
     for v in range(first, stop):
-        before = len(positions) if order[v] > positions[-1] else np.searchsorted(positions, order[v])
+        before = len(positions) if order[v] > positions[-1] else first_not_below(positions, order[v])
         for k in range(len(lanes)):
             masked[v - first, k] = (rows[v, k] ^ flip) & bits_before(before - 64 * k)
     for k in range(len(lanes)):

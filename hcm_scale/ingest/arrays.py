@@ -345,13 +345,14 @@ def finish_folder(
     edge_types: Sequence[str] | None = None,
     weights: str | None = None,
     rows: Mapping[str, Any] | None = None,
+    new_values: Mapping[str, int] | None = None,
     **counts: Any,
 ) -> None:
     """Finishes a folder that holds the CSR and the attributes; `counts` are the other fields of the summary.
 
     A graph without attributes gets log1p(degree), in + out where it is directed, as its one. `column_lines` say what
     became of the columns of tables, `edge_types` are the names of the bits of edge_types, `weights` is what the user
-    calls the weights, `rows` is what is said of kept rows.
+    calls the weights, `rows` is what is said of kept rows, `new_values` counts rows by column.
     """
     if not features.num_columns:
         csr = open_npy(folder / "indptr.npy"), open_npy(folder / "indices.npy")
@@ -371,6 +372,7 @@ def finish_folder(
         **counts,
     )
     details = {"counts": asdict(summary), "policy": asdict(policy), "columns": list(features.details)}
+    details |= {"new_values": dict(new_values)} if new_values else {}
     named = {
         "ingest": details | {"told": list(column_lines)},
         "edge_types": edge_types,

@@ -34,7 +34,8 @@ from numpy.typing import NDArray
 
 from hcm_scale.base.names import AS_END, EITHER_END, ONCE
 from hcm_scale.ingest.encode import FormatGuess, floats, is_number, is_text, looks_text, texts
-from hcm_scale.ingest.policy import Columns, InputError, Offenders, not_finite, reading
+from hcm_scale.ingest.node_table import warn_of_new
+from hcm_scale.ingest.policy import EXCLUDED, Columns, InputError, Offenders, not_finite, reading
 from hcm_scale.ingest.table_files import TableFiles
 
 METHOD = "of edges"  # of an encoding, in the manifest
@@ -259,6 +260,7 @@ class EdgeColumns:
         }
         self.columns = {name: make[kind](name) for name, kind in self.kinds.items()}
         self.gaps, self._num_rows = dict.fromkeys(self.kinds, 0), 0
+        self.new_values: dict[str, int] = {}  # rows with a text that the earlier table did not have, by column
 
     @property
     def layout(self) -> list[tuple[str, str]]:
@@ -274,7 +276,7 @@ class EdgeColumns:
         for name in (n for n in self.files.schema.names if n not in (*self.ends, *self.files.index_columns)):
             kind = kind_of(self.files, name, is_category=name in columns.categorical)
             if name in columns.exclude:
-                self.unused[name] = "not used: graph.exclude names it"
+                self.unused[name] = EXCLUDED
             elif name == steps:
                 self.unused[name] = "no attribute of its ends"
             elif kind == "time" and (first := next((n for n, other in kinds.items() if other == "time"), None)):
@@ -305,6 +307,7 @@ class EdgeColumns:
         if self._refuses:
             self._bad.check()
         if self.trained is not None:
+            self._count_new(self.trained, blocks)
             return list(self.trained)
         for name, column in list(self.columns.items()):
             if why := column.why_unused(self._num_rows):
@@ -322,6 +325,16 @@ class EdgeColumns:
         values = ((ONCE,), (once,)) if _RARE <= once <= 1 - _RARE else ((), ())
         of_rows = EdgeEncoding("", "rows", self.ends, 1.0, *values)
         return [of_rows, *(self._encoding(name, counts[name], num_rows) for name in counts)]
+
+    def _count_new(self, trained: Sequence[EdgeEncoding], blocks: Blocks) -> None:
+        """Counts rows with texts that an earlier table did not have, of columns whose values are all known."""
+        known = {one.name: len(one.values) for one in trained if one.kind == "text" and len(one.values) < _SHOWN_LEVELS}
+        for name in known:
+            codes = (rows[f"of {name}"] for rows in blocks())
+            num_rows = sum(int(np.count_nonzero((code >= known[name]) & (code != MISSING))) for code in codes)
+            if num_rows:
+                self.new_values[name] = num_rows
+                warn_of_new(name, num_rows, self.columns[name].values[known[name] :])
 
     def _has(self, name: str, value: str, rows: NDArray[Any]) -> NDArray[np.bool_]:
         return self.columns[name].has(value, rows[f"of {name}"])

@@ -46,13 +46,13 @@ _TYPES = (("type",), ("node", "type"), ("nodetype",), ("kind", "of", "node"), ("
 _BESIDE = {"id", "account", "acct", "acc", "node", "user", "name", "key", "no", "nr", "number", "address", "iban"}
 
 
-def guess_columns(tables: tuple[Any, Any], given: dict[str, str], max_bytes: int, prefix: str = "") -> dict[str, str]:
+def guess_columns(tables: tuple[Any, Any], given: dict[str, str], prefix: str = "") -> dict[str, str]:
     """The options that name columns of (edges, nodes or None): `given`, and for the others a guess.
 
     A table is a path or an Arrow table. `prefix` stands before the names of options in messages.
     """
-    edges = _open("graph.path", tables[0], max_bytes)
-    nodes = None if tables[1] is None else _open("graph.nodes", tables[1], max_bytes)
+    edges = _open("graph.path", tables[0])
+    nodes = None if tables[1] is None else _open("graph.nodes", tables[1])
     for name in COLUMNS[:2]:
         edges.check_columns(prefix + name, [given.get(name)])
     choices = _likely_ends(edges, given.get("source_column"), given.get("target_column"))
@@ -84,9 +84,9 @@ def _type_column(nodes: TableFiles, taken: set[str]) -> dict[str, str]:
     return {}
 
 
-def _open(option: str, where: Any, max_bytes: int) -> TableFiles:
+def _open(option: str, where: Any) -> TableFiles:
     """The table, with those columns that can hold ids, which are its casts, read as ids: text or whole numbers."""
-    table, casts = open_table(option, where, max_bytes), {}
+    table, casts = open_table(option, where), {}
     _check_names(table)
     table.check_filled()
     for column in table.schema:

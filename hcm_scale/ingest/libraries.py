@@ -203,7 +203,7 @@ def _check(event: str, arguments: tuple[Any, ...]) -> None:
     if what is not None and arguments[1] not in _HARMLESS.get(arguments[0], ()):
         raise InputError(
             f"{what} holds a pickle that asks for {'.'.join(arguments)}, which could run anything; "
-            "graph.trust_pickle=true reads it, if you trust where it came from"
+            "if you trust where it came from, load it in Python and give HCM().fit its Data"
         )
 
 
@@ -230,14 +230,12 @@ def read_data(
     return write_arrays(out, origin, Edges.of(source, target, weights), x, None, policy)
 
 
-def read_dataset(
-    out: Path | str, name: str, root: str | Path, *, trust_pickle: bool = False, policy: Policy = DEFAULT_POLICY
-) -> Graph:
+def read_dataset(out: Path | str, name: str, root: str | Path, *, policy: Policy = DEFAULT_POLICY) -> Graph:
     """Fetches a data set by name, kept under `root`, into the folder `out`; it must hold one graph.
 
-    Files that hold other than tensors and arrays are refused, unless `trust_pickle` lets them run what they say.
+    Files that hold other than tensors and arrays are refused.
     """
-    dataset = _fetch(name, Path(root), policy.max_bytes, trust_pickle)
+    dataset = _fetch(name, Path(root), policy.max_bytes)
     if len(dataset) != 1:
         raise ValueError(f"graph.dataset={name!r} holds {len(dataset):,} graphs; legal is one")
     with reading(f"graph.dataset={name!r} cannot be read"):
@@ -245,7 +243,7 @@ def read_dataset(
     return read_data(out, data, origin=name, policy=policy)
 
 
-def _fetch(name: str, root: Path, max_bytes: int, trust_pickle: bool) -> Any:
+def _fetch(name: str, root: Path, max_bytes: int) -> Any:
     import torch_geometric.datasets as table
 
     class_name, _, member = SHORT_NAMES.get(name, name).partition("/")
@@ -269,7 +267,7 @@ def _fetch(name: str, root: Path, max_bytes: int, trust_pickle: bool) -> Any:
                 raise InputError(f"{path} is damaged: {torn} in it is not as it was written; {remedy}")
     try:
         with (
-            contextlib.nullcontext() if trust_pickle else _without_pickles(f"graph.dataset={name!r}"),
+            _without_pickles(f"graph.dataset={name!r}"),
             reading(f"graph.dataset={name!r} cannot be read; {root / class_name} is fetched anew if removed"),
         ):
             return maker(**options)

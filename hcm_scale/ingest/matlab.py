@@ -123,15 +123,11 @@ def list_variables(path: Path) -> dict[str, Variable]:
 
 
 def _check_header(name: str, header: bytes) -> str:
-    order = {b"IM": "<", b"MI": ">"}.get(header[126:128])
-    if order is None:
-        if len(header) >= 20 and 0 in header[:4]:
-            raise InputError(f"{name} is MATLAB v4; legal is v5: save('-v7', ...)")
-        raise InputError(f"{name} is not a MATLAB file: byte 126 must be 'IM' or 'MI'")
-    major = header[125 if order == "<" else 124]
+    order = {b"IM": "<", b"MI": ">"}.get(header[126:128], "")
+    major = header[125 if order == "<" else 124] if order else 0
     if major != 1:
-        version = "7.3 (HDF5)" if major == 2 else f"ersion {major}"
-        raise InputError(f"{name} is MATLAB v{version}; legal is v5: save('-v7', ...)")
+        kind = "MATLAB v7.3 (HDF5)" if major == 2 else "no MATLAB v5 file"
+        raise InputError(f"{name} is {kind}; legal is v5: save('-v7', ...)")
     return order
 
 
@@ -191,7 +187,7 @@ def read_mat(out: Path | str, path: Path, keys: Mapping[str, str], policy: Polic
         chosen = _choose(path, keys)
         unpacked = sum(variable.num_bytes for variable in chosen.values())
         if unpacked > policy.max_bytes:
-            raise ValueError(f"{unpacked:,} bytes to unpack; graph.max_bytes={policy.max_bytes} is the limit")
+            raise ValueError(f"{unpacked:,} bytes to unpack; {policy.max_bytes:,} are the most: save arrays as .npz")
         adjacency = chosen["adjacency"]
         edges = edges_of_matrix(_matrix(adjacency, adjacency.shape[0]), adjacency.where)
         x: SparseRows | DenseRows | None = None

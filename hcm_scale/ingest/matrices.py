@@ -44,11 +44,7 @@ from hcm_scale.ingest.table_files import check_distinct, index_of, is_table
 
 NUMBERS, INTEGERS, _ANY = "iufb", "iu", "biufcmMSUV"  # kinds of numpy types
 _ROLES = ("edge_index", "edge_weight", "indptr", "indices", "x", "x_indptr", "x_indices", "x_data", "x_shape", "y")
-_PARTS: dict[str, tuple[str, ...]] = {  # by the format of a scipy file
-    **dict.fromkeys(("csr", "csc", "bsr"), ("data", "indices", "indptr")),
-    "coo": ("data", "row", "col"),
-    "dia": ("data", "offsets"),
-}
+_FORMATS = ("csr", "csc", "coo")  # of scipy files
 MAX_COLUMNS = (1 << 31) - 1
 _SLICE_ENTRIES, _COPIED_BYTES = 1 << 18, 1 << 22
 _IN_MEMORY, _TABLE = "scipy matrix", "the table of attributes"
@@ -192,32 +188,22 @@ def _from_scipy(arrays: Arrays, path: Path) -> Edges:
     text = arrays["format"].require("SU", "one of csr, csc, coo, dia, bsr", dims=0).item()
     shape = tuple(held("shape").require(INTEGERS, "two integers", dims=1).tolist())
     kind = text.decode("latin1") if isinstance(text, bytes) else text
-    if kind not in _PARTS or len(shape) != 2 or not 0 <= min(shape) <= max(shape) <= MAX_NODES:
+    if kind not in _FORMATS or len(shape) != 2 or not 0 <= min(shape) <= max(shape) <= MAX_NODES:
         raise InputError(
             f"{path.name} holds a {shorten(kind)!r} matrix of shape {shorten(str(shape))}; legal are "
-            f"{', '.join(_PARTS)} of up to {MAX_NODES:,} rows and columns"
+            f"{', '.join(_FORMATS)} of up to {MAX_NODES:,} rows and columns"
         )
     if shape[0] != shape[1]:
         raise InputError(f"{path.name} holds a matrix of shape {shape}; an adjacency matrix must be square")
-    data, *positions = (held(name) for name in _PARTS[kind])
-    if kind in ("csr", "csc"):
-        edges = _from_csr(positions[1], positions[0], data, is_matrix=True, flip=kind == "csc")
+    if kind != "coo":
+        edges = _from_csr(held("indptr"), held("indices"), held("data"), is_matrix=True, flip=kind == "csc")
         if edges.num_nodes != shape[0]:
             raise InputError(f"{path.name}:indptr is of {edges.num_nodes:,} rows; {path.name}:shape says {shape}")
         return edges
-    values = np.array(data.require(NUMBERS, "numbers"))
-    loaded = [np.array(array.require(INTEGERS, "integers")) for array in positions]
-    with reading(f"{path.name} is no {kind} matrix"):
-        if kind == "dia":  # data[k, j] is at row j - offsets[k]; scipy's own way takes as long as the matrix is wide
-            columns = np.broadcast_to(np.arange(values.shape[1]), values.shape)
-            rows = columns - loaded[0].astype(np.int64)[:, None]
-            inside = (rows >= 0) & (rows < shape[0]) & (columns < shape[1]) & (values != 0)
-            matrix: Any = sparse.coo_array((values[inside], (rows[inside], columns[inside])), shape=shape)
-        elif kind == "coo":
-            matrix = sparse.coo_array((values, tuple(loaded)), shape=shape)
-        else:
-            matrix = sparse.bsr_array((values, *loaded), shape=shape)
-            matrix.check_format(full_check=True)
+    values = held("data").require(NUMBERS, "numbers")
+    ends = tuple(held(name).require(INTEGERS, "integers") for name in ("row", "col"))
+    with reading(f"{path.name} is no coo matrix"):
+        matrix = sparse.coo_array((values, ends), shape=shape)
     return edges_of_matrix(matrix, path.name)
 
 
@@ -247,13 +233,10 @@ def _attributes(arrays: Arrays) -> DenseRows | SparseRows | None:
     if "x_indptr" not in arrays or "x_indices" not in arrays:
         return None
     indptr = np.array(arrays["x_indptr"].require(INTEGERS, "integers of shape (n + 1)", dims=1))
-    indices = np.array(arrays["x_indices"].require(NUMBERS, "whole numbers of one dimension", dims=1))
+    indices = np.array(arrays["x_indices"].require(INTEGERS, "integers of one dimension", dims=1))
     data: NDArray[Any] = np.ones(len(indices), np.float32)
     if "x_data" in arrays:
         data = np.array(arrays["x_data"].require(NUMBERS, "numbers of one dimension", dims=1))
-    if indices.dtype.kind == "f" and not (whole := indices == np.floor(indices)).all():
-        first = int(np.argmin(whole))
-        raise ValueError(f"x_indices[{first}] is {indices[first]}; legal are whole numbers")
     low, top = (int(indices.min()), int(indices.max())) if len(indices) else (0, -1)
     width = top + 1
     if "x_shape" in arrays:

@@ -55,6 +55,7 @@ class NodeTable:
         self.names = _attribute_names(self.files, columns)
         self.left_out: Rows = np.zeros(0, np.int64)  # row numbers that repeat an earlier id
         self._policy, self._where = policy, files.rows_of("the node table")
+        self.new_values: dict[str, int] = {}  # rows with a text that the earlier table did not have, by column
 
     @property
     def num_added(self) -> int:
@@ -158,17 +159,10 @@ class NodeTable:
         self._read([*numbers, *unknown], bad)
         for survey in numbers:
             survey.encoding(self._policy.nonfinite, 0)  # raises for vectors of another length
-        for new_values in unknown:
-            if counts := new_values.counts:
-                log.warning(
-                    "column %r has %s rows with values that the trained graph did not have, taken as gaps: %s",
-                    *(
-                        new_values.name,
-                        f"{counts.total():,}",
-                        _some([value for value, _ in counts.most_common(_SHOWN + 1)]),
-                    ),
-                    extra=event("new_values", column=new_values.name, num_rows=counts.total()),
-                )
+        for seen in unknown:
+            if counts := seen.counts:
+                self.new_values[seen.name] = counts.total()
+                warn_of_new(seen.name, counts.total(), [value for value, _ in counts.most_common(_SHOWN + 1)])
         num_bad = {one.name: one.num_nonfinite for one in numbers if isinstance(one, encode.NumberSurvey)}
         return [
             replace(one, nonfinite=num_bad.get(one.name, 0)) if isinstance(one, encode.NumberEncoding) else one
@@ -275,6 +269,13 @@ def _encode(encodings: Sequence[Encoding], batch: pa.RecordBatch, out: NDArray[n
             num_gaps += column.null_count
             at += width
     return num_gaps
+
+
+def warn_of_new(column: str, num_rows: int, values: Sequence[str]) -> None:
+    """Warns of values that an earlier table did not have."""
+    what = "rows with values that the trained graph did not have, taken as gaps"
+    extra = event("new_values", column=column, num_rows=num_rows)
+    log.warning("column %r has %s %s: %s", column, f"{num_rows:,}", what, _some(values), extra=extra)
 
 
 def _some(names: Sequence[str]) -> str:

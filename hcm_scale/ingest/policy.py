@@ -20,12 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base.console import shorten
-from hcm_scale.base.names import POLICIES
 
 _OF_CSV = re.compile(r"(?:In CSV column #\d+: )?Row #(\d+)")  # pyarrow counts as editors do: the header is 1
 _TOO_LONG = "straddling object straddles two block boundaries (try to increase block size?)"  # pyarrow
+MAX_BYTES = 4 << 30  # that a file which grows over a hundred times may unpack to
 _MAX_GROWTH = 100  # no table or matrix of real data packs better than this
 _OF_THE_FILE = (None, errno.EINVAL)  # a seek to a place that a damaged file names; other numbers are of the system
+EXCLUDED = "not used: graph.exclude names it"  # what is told of such a column
 _NAMES = 12  # of columns that a message lists
 _SHOWN = 5  # faults that a message shows
 
@@ -82,8 +83,8 @@ def check_growth(name: str, packed: int, unpacked: int, max_bytes: int) -> None:
     """Refuses a file of `packed` bytes that unpacks to more than `max_bytes` and to over a hundred times its size."""
     if unpacked > max_bytes and unpacked > _MAX_GROWTH * packed:
         raise InputError(
-            f"{name} has {packed:,} bytes and unpacks to {unpacked:,} or more; graph.max_bytes={max_bytes} is the "
-            f"limit for a file that grows over {_MAX_GROWTH} times: a larger one accepts it"
+            f"{name} has {packed:,} bytes and unpacks to {unpacked:,} or more; {max_bytes:,} are the most for a file "
+            f"that grows over {_MAX_GROWTH} times: unpack it first"
         )
 
 
@@ -122,11 +123,6 @@ class Columns:
     max_categories: int = 64
     hash_buckets: int = 32
 
-    def __post_init__(self) -> None:
-        for name in ("max_categories", "hash_buckets"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"graph.{name}={getattr(self, name)} must be at least 1")
-
     @cached_property
     def wanted(self) -> frozenset[str]:
         """The columns that are attributes, however many distinct values they have."""
@@ -154,10 +150,6 @@ class Policy:
     num_nodes     of arrays: how many nodes there are; None is as many as they say, which must not be far more than
                   their edges name
     weights       of arrays: take the values that they have for edges as weights
-
-    >>> Policy(unknown="skip")
-    Traceback (most recent call last):
-    ValueError: graph.unknown='skip' must be one of 'error', 'drop', 'add'
     """
 
     directed: bool = False
@@ -166,14 +158,9 @@ class Policy:
     nonfinite: str = "error"
     featureless: str = "error"
     edge_attributes: str = "auto"
-    max_bytes: int = 4 << 30
+    max_bytes: int = MAX_BYTES
     num_nodes: int | None = None
     weights: bool = False
-
-    def __post_init__(self) -> None:
-        for name, legal in POLICIES.items():
-            if getattr(self, name) not in legal:
-                raise ValueError(f"graph.{name}={getattr(self, name)!r} must be one of {', '.join(map(repr, legal))}")
 
 
 DEFAULT_POLICY = Policy()

@@ -7,6 +7,7 @@ connection that reads the files that the query names and no others, loads and in
 variable of this process, and whose configuration is locked.
 """
 
+import itertools
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -34,7 +35,7 @@ _NOT_ONE = "it is not one query that reads, such as select source, target from t
 
 
 def read_only(query: str, base: Path | None = None) -> tuple[str, list[Path]]:
-    """The query, and the files that it names, or of a glob its folder; ValueError if it does not read alone.
+    """The query, and the files, folders and globs that it names, absolute; ValueError if it does not read alone.
 
     Relative names are in the folder `base`, where it is given: the query then names them by their absolute paths.
     """
@@ -52,8 +53,9 @@ def read_only(query: str, base: Path | None = None) -> tuple[str, list[Path]]:
             if remote.is_url(name):
                 raise ValueError(f"it reads {remote.hide_secrets(name)}, and a query reads files of this machine alone")
             path = os.path.abspath((base or Path()) / name)  # noqa: PTH100  links stay
-            fixed = path.split("/")[: next((i for i, part in enumerate(path.split("/")) if has_magic(part)), None)]
-            paths.append(Path("/".join(fixed) or "/"))
+            paths.append(Path(path))
+            if paths[-1].exists() and not (paths[-1].is_file() or paths[-1].is_dir()):
+                raise ValueError(f"it reads {name}, a pipe or a device; legal are files, folders and globs")
             holder[key] = [path] if isinstance(holder[key], list) else path
         is_elsewhere = base is not None and base != Path()
         return _ask(parser, "json_deserialize_sql", json.dumps(tree)) if is_elsewhere else query, paths
@@ -96,10 +98,12 @@ def _constants(argument: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]
         raise ValueError("it reads a file whose name it computes; name the file in quotes")
 
 
-def connect(database: str | None, paths: Sequence[Path]) -> Any:
-    """A connection that reads a database file, or none, and these files and folders; nothing else can be opened."""
+def connect(database: str | None, named: Sequence[Path]) -> Any:
+    """A connection that reads a database file, or none, and these files, folders and globs; it opens nothing else."""
     import duckdb
 
+    fixed = (itertools.takewhile(lambda part: not has_magic(part), path.parts) for path in named)
+    paths = [path if path.exists() else Path(*parts) for path, parts in zip(named, fixed, strict=True)]
     connection = duckdb.connect(database or ":memory:", read_only=database is not None, config=_CONFIG)
     for setting, some in (("directories", filter(Path.is_dir, paths)), ("paths", paths)):
         quoted = ", ".join("'{}'".format(str(path).replace("'", "''")) for path in some)

@@ -27,7 +27,7 @@ from hcm_scale.ingest.encode import encoding_from_json
 from hcm_scale.ingest.libraries import read_data, read_dataset
 from hcm_scale.ingest.matlab import read_mat
 from hcm_scale.ingest.matrices import read_matrices, read_sparse
-from hcm_scale.ingest.policy import DEFAULT_POLICY, Columns, IngestSummary, InputError, Policy
+from hcm_scale.ingest.policy import DEFAULT_POLICY, EXCLUDED, Columns, IngestSummary, InputError, Policy
 from hcm_scale.ingest.table_files import CSV, PARQUET
 from hcm_scale.ingest.tables import column_table, read_tables
 
@@ -98,6 +98,31 @@ def missing_columns(graph: Graph, trained: Sequence[Encoding]) -> list[str]:
     """The columns that became attributes of the trained graph, and that the tables of this one do not have."""
     there = {line["column"] for line in graph.info.get("ingest", {}).get("told", [])}
     return [one.name for one in trained if one.names and not isinstance(one, EdgeEncoding) and one.name not in there]
+
+
+def new_columns(graph: Graph, trained: Graph) -> list[str]:
+    """The columns of tables that those of the trained graph did not have, but for what an option leaves out."""
+    now, before = (one.info.get("ingest", {}).get("told", []) for one in (graph, trained))
+    with files.naming_damage((trained.path or Path()) / MANIFEST):
+        there = {(line["table"], line["column"]) for line in before}
+    new = [line for line in now if (line["table"], line["column"]) not in there and line["use"] != EXCLUDED]
+    return [line["column"] for line in new]
+
+
+def recoded_columns(graph: Graph, other: Graph) -> list[str]:
+    """The columns of tables that became attributes of both graphs, or of one, in different ways."""
+    coded = []
+    for one in (graph, other):
+        info = one.info.get("ingest", {})
+        with files.naming_damage((one.path or Path()) / MANIFEST):
+            ways = {line["column"]: None for line in info.get("told", [])}
+            coded.append(ways | {column["name"]: column["method"] for column in info.get("columns", [])})
+    return [name for name in coded[0] if name in coded[1] and coded[0][name] != coded[1][name]]
+
+
+def new_values(graph: Graph) -> list[str]:
+    """The columns of texts with values that the trained graph did not have."""
+    return list(graph.info.get("ingest", {}).get("new_values", {}))
 
 
 def ingest_summary(graph: Graph) -> IngestSummary:

@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 from hcm_scale.base import remote
 from hcm_scale.ingest.policy import InputError
 from hcm_scale.ingest.read_only_sql import connect, read_only
-from hcm_scale.ingest.table_files import is_hidden
+from hcm_scale.ingest.table_files import is_hidden, refuse_lake
 
 log = logging.getLogger(__name__)
 _NUM_COPIES = 8  # at a time
@@ -127,6 +127,8 @@ def _find(option: str, url: str) -> tuple[Any, str, list[Any]]:
             below = system.get_file_info(fs.FileSelector(root, recursive=True))
         except FileNotFoundError:
             below = []
+    inside = [i.path[len(root) :].lstrip("/") for i in below] if root == path else []
+    refuse_lake(option, url, lambda pattern: any(fnmatchcase(name, pattern) for name in inside))
     named = PurePosixPath(path)
     infos = [i for i in below if i.type == fs.FileType.File and not is_hidden(PurePosixPath(i.path), named)]
     if root != path:
@@ -250,7 +252,8 @@ def named_files(uri: str, queries: Mapping[str, str], base: Path | None = None) 
     for query in queries.values() if found else ():
         with contextlib.suppress(ValueError, ImportError):
             for path in read_only(query, base)[1]:
-                found += path.rglob("*") if path.is_dir() else [path]
+                pattern = f"{path}/**" if path.is_dir() else str(path)
+                found += map(Path, glob.iglob(pattern, recursive=True, include_hidden=True))  # noqa: PTH207
     return [path for path in found if path.is_file()]
 
 

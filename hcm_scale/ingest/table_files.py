@@ -21,7 +21,7 @@ import logging
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -47,7 +47,7 @@ from hcm_scale.ingest.encode import (
     is_text,
     text_formats,
 )
-from hcm_scale.ingest.policy import InputError, check_growth, reading, shown_names
+from hcm_scale.ingest.policy import MAX_BYTES, InputError, check_growth, reading, shown_names
 
 log = logging.getLogger(__name__)
 TableSource: TypeAlias = str | Path | pa.Table
@@ -252,7 +252,7 @@ class TableFiles:
         return None if pa.types.is_null(kind) else kind
 
 
-def open_table(option: str, where: TableSource, max_bytes: int) -> TableFiles:
+def open_table(option: str, where: TableSource, max_bytes: int = MAX_BYTES) -> TableFiles:
     """The table that an option names: in memory, or at a file, folder or glob."""
     if isinstance(where, pa.Table):
         check_distinct(where.schema.names, _NAMES[option])
@@ -365,6 +365,7 @@ def _find_paths(option: str, where: str) -> tuple[Path, ...]:
     """The files of the table at a file, folder or glob, sorted; `option` is its name in messages."""
     paths = files_at(where)
     if Path(where).is_dir():
+        refuse_lake(option, where, lambda pattern: any(Path(where).glob(pattern)))
         paths = [p for p in paths if p.name.endswith(PARQUET + CSV + EXCEL)]
     if not paths:
         raise InputError(f"{option}={where!r} names no Parquet or CSV file; legal are a file, a folder or a glob")
@@ -376,6 +377,17 @@ def _find_paths(option: str, where: str) -> tuple[Path, ...]:
     if len(once) < len(paths):  # rows of a file that links lead to as well would count twice
         _warn_of_links(where, len(paths) - len(once))
     return tuple(sorted(once.values()))
+
+
+_LAKES = {"_delta_log/*.json": "Delta", ".hoodie/*": "Hudi", "metadata/*.metadata.json": "Iceberg"}  # by what they hold
+
+
+def refuse_lake(option: str, where: str, has: Callable[[str], bool]) -> None:
+    """Refuses the folder of a table with a log of its own, without which rows that are gone would be read again."""
+    if kind := next((kind for pattern, kind in _LAKES.items() if has(pattern)), None):
+        why = f"is the folder of a {kind} table, which keeps files of rows that were changed or deleted since"
+        remedy = "read it by its own package, which gives a table of Arrow or pandas, or writes plain Parquet"
+        raise InputError(f"{option}={where!r} {why}: {remedy} (docs/data.md)")
 
 
 @functools.cache  # a table is opened several times

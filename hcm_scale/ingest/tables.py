@@ -40,7 +40,7 @@ from hcm_scale.ingest.edge_columns import MISSING, EdgeColumns, EdgeEncoding, Le
 from hcm_scale.ingest.encode import MAY_BE_THOUSANDS, Encoding, is_date, is_number, is_text, use_of
 from hcm_scale.ingest.ids import GrowingIds, Numbers
 from hcm_scale.ingest.node_table import NodeTable, unnamed_index
-from hcm_scale.ingest.policy import DEFAULT_POLICY, Columns, InputError, Offenders, Policy, naming_origin
+from hcm_scale.ingest.policy import DEFAULT_POLICY, EXCLUDED, Columns, InputError, Offenders, Policy, naming_origin
 from hcm_scale.ingest.row_columns import RowColumns, row_columns
 from hcm_scale.ingest.table_files import TYPE, TableFiles, TableSource, columns_of_later_files, open_table, table_parts
 
@@ -130,6 +130,7 @@ def _write(out: Path, origin: str, edges: "EdgeTable", nodes: NodeTable | None, 
             edge_types=edges.types.names if edges.columns.type else None,
             weights=edges.columns.weight,
             rows=kept,
+            new_values={**(nodes.new_values if nodes else {}), **(own.new_values if own else {})},
             unknown_edges=edges.unknown.count,
             repeated_nodes=len(nodes.left_out) if nodes else 0,
             added_nodes=nodes.num_added if nodes else 0,
@@ -433,7 +434,7 @@ def _node_lines(
 ) -> list[ColumnLine]:
     """The columns of the node table; where it is read by an earlier table's encodings, their counts are not shown."""
     columns, kinds, is_trained = table.columns, table.files.kinds, table.trained is not None
-    uses: dict[str, _ColumnCounts] = dict.fromkeys(columns.exclude, ("not used: graph.exclude names it", None, None))
+    uses: dict[str, _ColumnCounts] = dict.fromkeys(columns.exclude, (EXCLUDED, None, None))
     for code in encodings:
         if code.name in kinds:
             use = use_of(code, kinds[code.name], None if is_trained else table.num_rows)

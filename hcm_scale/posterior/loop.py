@@ -339,17 +339,16 @@ def _rank_correlation(a: Tensor, b: Tensor) -> float:
 
 
 class Journal(contextlib.ExitStack):
-    """Metrics file, live line and TensorBoard writer of one run; close it, or use `with`.
+    """Metrics file and live line of one run; close it, or use `with`.
 
     A resumed run first drops the lines after step `num_done`, so that every step is logged once.
     """
 
-    def __init__(self, folder: Path, num_steps: int, num_done: int = 0, *, tensorboard: bool = False) -> None:
+    def __init__(self, folder: Path, num_steps: int, num_done: int = 0) -> None:
         super().__init__()
         _truncate(folder / METRICS, num_done)
         self._lines = self.enter_context(open(folder / METRICS, "a", encoding="utf-8"))  # noqa: SIM115
         self._bar = self.enter_context(Progress(num_steps, "step", folder.name, initial=num_done))
-        self._board = self.enter_context(_board(folder / "tensorboard", num_done)) if tensorboard else None
         self._last_told_at = time.perf_counter()
 
     def write_metrics(self, metrics: Metrics) -> None:
@@ -368,14 +367,9 @@ class Journal(contextlib.ExitStack):
         self._bar.update(metrics.step - self._bar.n)
 
     def write(self, line: dict[str, Any]) -> None:
-        """Writes one JSON line; numbers go to TensorBoard too. JSON has no NaN: it is written as null."""
-        plain = {name: _plain(value) for name, value in line.items()}
-        self._lines.write(json.dumps(plain) + "\n")
+        """Writes one JSON line. JSON has no NaN: it is written as null."""
+        self._lines.write(json.dumps({name: _plain(value) for name, value in line.items()}) + "\n")
         self._lines.flush()
-        if self._board is not None:
-            for name, value in plain.items():
-                if isinstance(value, float | int) and name != "step":
-                    self._board.add_scalar(name, value, plain["step"])
 
 
 def _truncate(path: Path, num_done: int) -> None:
@@ -397,12 +391,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _board(folder: Path, num_done: int) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        warnings.warn("tensorboard=true is ignored: pip install tensorboard", stacklevel=3)
-        return contextlib.nullcontext()
-    return SummaryWriter(str(folder), purge_step=num_done + 1)

@@ -5,7 +5,7 @@ from a dead one, so waiting does not go through collectives: rank 0 has one TCP 
 
     a process that dies        closes its end, whatever killed it: noticed at once
     one that is stopped        sends no beats any more: a thread of every rank sends six within `timeout_seconds`
-    a machine that is silent   the same, and the kernel's keep-alive probes fail
+    a machine that is silent   the same
 
 A waiting rank still runs its signal handlers, and does not count the time for which it was stopped itself. What torch
 offers instead, and why not: `docs/lab/decisions.md`.
@@ -25,7 +25,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-_PROBE_SECONDS = 5  # between keep-alive probes of a silent connection
 _NUM_BEATS = 6  # within the time after which a silent rank is given up
 _CHUNK_BYTES = 1 << 16
 _HELLO_SECONDS = 10  # within which whoever connects to our port has to send the token
@@ -205,18 +204,7 @@ def _greeted(connection: socket.socket, token: str) -> int | None:
 
 
 def _watched(connection: socket.socket, timeout_seconds: float) -> socket.socket:
-    """The connection with keep-alive probes; a message must leave within the limit."""
+    """The connection; a message leaves at once, and within the limit."""
     connection.settimeout(timeout_seconds)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    _watch(connection, timeout_seconds)
     return connection
-
-
-def _watch(connection: socket.socket, timeout_seconds: float) -> None:
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    wanted = dict.fromkeys(("TCP_KEEPIDLE", "TCP_KEEPINTVL"), _PROBE_SECONDS)
-    wanted["TCP_KEEPCNT"] = max(1, int(timeout_seconds / _PROBE_SECONDS) - 1)
-    wanted["TCP_USER_TIMEOUT"] = int(1000 * timeout_seconds)
-    for name, value in wanted.items():
-        if hasattr(socket, name):  # not every system has every option; without them its own defaults hold
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -24,15 +24,16 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
-import torch
-import torch.distributed as dist
-from torch import Tensor
 
 from hcm_scale.base.threads import num_cores
 from hcm_scale.ranks.wire import LostRankError, Wire, accept_all, call, listen
+
+if TYPE_CHECKING:  # finished runs are read without torch
+    import torch.distributed as dist
+    from torch import Tensor
 
 __all__ = ["ALONE", "LOOPBACK", "LostRankError", "RankInfo", "World", "join"]
 LOOPBACK = "127.0.0.1"
@@ -51,14 +52,6 @@ class RankInfo:
     port: int
     hosted: bool = False  # the store belongs to torchrun
     attempt: str = ""  # separates the keys of one start from the next in a hosted store
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.rank < self.size:
-            raise ValueError(f"rank={self.rank} is not in 0 .. {self.size - 1}, the ranks of a world of {self.size}")
-        if not 0 <= self.local_rank < self.local_size <= self.size:
-            raise ValueError(
-                f"local_rank={self.local_rank} of {self.local_size} on this machine does not fit a world of {self.size}"
-            )
 
     @property
     def one_machine(self) -> bool:
@@ -105,9 +98,11 @@ class World:
         """Rank 0's value, JSON-able and small, on every rank."""
         return value if self.wire is None else self.wire.tell(value)
 
-    def sum(self, vector: Tensor) -> Tensor:
+    def sum(self, vector: "Tensor") -> "Tensor":
         """The sum of the ranks' vectors, (k,), in place; bit for bit the same on every rank."""
         if self.size > 1:
+            import torch.distributed as dist
+
             try:
                 dist.all_reduce(vector)
             except RuntimeError as error:
@@ -125,6 +120,9 @@ def join(info: RankInfo, *, device: str = "cpu", timeout_seconds: float = 300.0)
 
     A rank that leaves with an exception does not wait for the others: they notice its closed connections.
     """
+    import torch
+    import torch.distributed as dist
+
     device, backend = choose_device(device, info.local_rank, info.local_size)
     if device != "cpu":
         torch.cuda.set_device(device)
@@ -145,12 +143,16 @@ def choose_device(device: str, local_rank: int, local_size: int) -> tuple[str, s
     """The device of a rank and the backend of its world: NCCL only where no two ranks share a GPU."""
     if device != "cuda":
         return "cpu", "gloo"
+    import torch
+
     num_gpus = torch.cuda.device_count()
     return f"cuda:{local_rank % num_gpus}", "nccl" if local_size <= num_gpus else "gloo"
 
 
-def _open_store(info: RankInfo, timeout_seconds: float) -> dist.Store:
+def _open_store(info: RankInfo, timeout_seconds: float) -> "dist.Store":
     """The key-value store through which ranks find each other."""
+    import torch.distributed as dist
+
     address = info.address if info.hosted else info.meeting
     is_master = info.rank == 0 and not info.hosted
     try:
@@ -169,7 +171,7 @@ def _open_store(info: RankInfo, timeout_seconds: float) -> dist.Store:
     return dist.PrefixStore(f"hcm_scale/{info.attempt}", store)
 
 
-def _open_wire(info: RankInfo, store: dist.Store, timeout_seconds: float) -> Wire:
+def _open_wire(info: RankInfo, store: "dist.Store", timeout_seconds: float) -> Wire:
     """Rank 0 writes to the store where it listens, and the others connect."""
     if info.rank == 0:
         local, remote = addresses_towards(info.meeting, info.port)
@@ -185,11 +187,13 @@ def _open_wire(info: RankInfo, store: dist.Store, timeout_seconds: float) -> Wir
     return call((address, port), info.rank, token, timeout_seconds)
 
 
-def _open_group(info: RankInfo, store: dist.Store, backend: str, timeout_seconds: float) -> None:
+def _open_group(info: RankInfo, store: "dist.Store", backend: str, timeout_seconds: float) -> None:
     """Opens torch's process group on the interface that leads to the others; the one of the hostname is often wrong.
 
     NCCL finds the interface between machines itself.
     """
+    import torch.distributed as dist
+
     if (backend == "gloo" or info.one_machine) and _INTERFACE[backend] not in os.environ:
         interface = interface_of(addresses_towards(info.meeting, info.port)[0])
         os.environ.update({_INTERFACE[backend]: interface} if interface else {})

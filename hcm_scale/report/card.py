@@ -34,8 +34,12 @@ def num_rings(evidence: Evidence) -> int:
 def card(evidence: Evidence, node: int, rings: int, limit: int) -> dict[str, Any]:
     """The explanation of a node, with at most `limit` neighbours listed and a picture of `rings` hops."""
     e = explain(evidence, node, num_neighbors=max(limit, _DRAWN))
-    words = {"lead": wording.opening_text(e), "told": [reason._asdict() for reason in wording.reason_texts(e)]}
+    words: dict[str, Any] = {
+        "lead": wording.opening_text(e),
+        "told": [reason._asdict() for reason in wording.reason_texts(e)],
+    }
     words |= {"against": wording.compared_with(e)} if e.type else {}
+    words |= {"own_title": wording.own_title(e), "own_rows": wording.own_rows(e)} if e.own else {}
     return e.as_dict(limit) | words | {"dropped": wording.dropped_text(e), "picture": layout(evidence.graph, e, rings)}
 
 

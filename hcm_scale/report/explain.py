@@ -31,15 +31,17 @@ from hcm_scale.base.names import AS_END, GAP_SUFFIX, NO_COLUMN, ROWS, VECTOR
 from hcm_scale.graph.store import KIND_NAMES, Attributes, Graph, SparseRows
 from hcm_scale.report.evidence import Evidence, contains, is_among, row_mean
 from hcm_scale.report.reasons import reasons
-from hcm_scale.score.kinds.all import KINDS
+from hcm_scale.score.kinds.all import KINDS, ROW_KINDS
 from hcm_scale.score.kinds.around import neighbors_of
 from hcm_scale.score.kinds.kind import Kind, Reason
 from hcm_scale.score.kinds.phrases import NOTABLE_DEVIATIONS
+from hcm_scale.score.kinds.row_phrases import row_facts
 from hcm_scale.score.table import score_names
 
 _NUM_DIFFERENCES = 6
 _NOTABLE_SHARE = 0.05  # of the edges
 _EXTREME = 4.0
+_WHERE_KNOWN = ("type", "num_alike", "own")  # fields that are left out of JSON where there is nothing
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,9 @@ class Explanation:
     num_alike: int | None = None
     num_unlisted: int = 0
     num_dropped: int = 0
+    own: dict[str, Any] | None = (
+        None  # payments of its own: how many, sums paid and received by currency, the strangest
+    )
     kinds: Mapping[str, Kind] = field(default_factory=lambda: KINDS)  # that the reasons are of, by name
 
     @property
@@ -136,7 +141,7 @@ class Explanation:
         """A JSON-able dict with at most `limit` neighbours; `degree` counts all."""
         body = asdict(replace(self, neighbors=self.neighbors[:limit], kinds={}))
         del body["num_unlisted"], body["num_dropped"], body["kinds"]
-        body = {name: value for name, value in body.items() if value is not None or name not in ("type", "num_alike")}
+        body = {name: value for name, value in body.items() if value is not None or name not in _WHERE_KNOWN}
         for difference in body["differences"]:
             if difference["counts"] is None:
                 del difference["counts"]
@@ -217,6 +222,7 @@ def explain(
         neighbors=listed,
         differences=differences,
         reasons=reasons(evidence, node, row, any(d.notable for d in differences), any(d.extreme for d in differences)),
+        own=None if num_neighbors == 0 else _own_rows(evidence, node),
         ranked_by=evidence.ranked_by,
         p=row.get("p"),
         flagged=row.get("flagged"),
@@ -297,6 +303,21 @@ def _edge_types(graph: Graph, entries: NDArray[np.int64]) -> list[tuple[str, ...
         return [()] * len(entries)
     row = graph.edge_types[entries].tolist()
     return [tuple(str(name) for i, name in enumerate(names) if bits >> i & 1) for bits in row]
+
+
+def _own_rows(evidence: Evidence, node: int) -> dict[str, Any] | None:
+    """The rows of an account: how many, what it paid and received by currency, and the strangest, with their kind."""
+    kept = evidence.rows
+    if kept is None:
+        return None
+    own, names = kept.own_rows(node), [kind.name for kind in ROW_KINDS]
+    told = [row_facts(evidence, row) | {"surprise": float(kept.surprise[row])} for row in own.rows.tolist()]
+    for facts, row in zip(told, own.rows.tolist(), strict=True):
+        facts["evidence"] = names[kept.strongest[row]] if kept.strongest[row] >= 0 else None
+        facts["steps"] = kept.steps if kept.rows.has_times else None
+    sums = [{"currency": name, "amount": amount} for name, amount in own.paid.items()]
+    into = [{"currency": name, "amount": amount} for name, amount in own.received.items()]
+    return {"num_rows": sum(map(len, kept.of_account(node))), "paid": sums, "received": into, "rows": told}
 
 
 def _differences(evidence: Evidence, node: int, row: NDArray[Any], limit: int) -> tuple[Difference, ...]:

@@ -19,10 +19,11 @@ from hcm_scale.base import text
 from hcm_scale.base.kernel_cache import kernel_folder
 from hcm_scale.report import card, sections, wording
 from hcm_scale.score.kinds.all import ROW_TITLES
+from hcm_scale.score.kinds.row_phrases import amount_text
 
 PAGE_ROWS = 15
 _NUMBERS = ("fixed", "percent", "seconds_text", "bytes_text", "detail_text", "p_text", "value_text", "weight")
-_WORDING = ("sentence", "score_title", "long_name", "meaning", "headline", "found_text", "group_text")
+_WORDING = ("sentence", "score_title", "long_name", "meaning", "headline", "found_text")
 
 
 def render(report: dict[str, Any]) -> str:
@@ -55,6 +56,7 @@ def templates() -> Environment:
     environment.filters |= {name: getattr(wording, name) for name in _WORDING}
     environment.filters |= {
         "count": "{:,}".format,
+        "amount_text": amount_text,
         "accuracy_rows": sections.accuracy_rows,
         "code_parts": re.compile("`([^`]*)`").split,  # text and what stands between backticks, alternating
     }
@@ -70,14 +72,14 @@ def policy(**allowed: str) -> str:
 
 def _findings(report: dict[str, Any]) -> list[tuple[str, str]]:
     """The key numbers at the top of the page: (name, value)."""
-    flagged, num_groups, numbers = report["flagged"], len(report["groups"]), []
+    flagged, cases, numbers = report["flagged"], report["cases"], []
     if flagged is not None and flagged["num"]:  # else the headline says that there are none
         numbers.append(("nodes stand out" if flagged["num"] > 1 else "node stands out", f"{flagged['num']:,}"))
         kinds = sorted(flagged["by_kind"].items(), key=lambda entry: -entry[1])
         titles = {kind: about["title"] for kind, about in report["kind_words"].items()}
         numbers += [(f"of them: {titles[kind]}", f"{count:,}") for kind, count in kinds if count]
-    if num_groups:
-        numbers.append((f"group{'s' * (num_groups > 1)} of joined nodes", f"{num_groups:,}"))
+    if cases is not None and cases["num_flagged"]:
+        numbers.insert(0, (f"case{'s' * (cases['num_flagged'] > 1)} to look at", f"{cases['num_flagged']:,}"))
     best = (report["accuracy"] or {"scores": {}})["scores"].get(report["ranked_by"])
     if best:
         numbers.append(("known anomalies", f"{report['graph']['num_anomalies']:,}"))

@@ -44,8 +44,8 @@ def all_sections(report: dict[str, Any]) -> dict[str, Any]:
     """What the template of each section shows, in the order of the page, without sections that have nothing to show."""
     attributes = {name: report[name] for name in ("columns", "attributes")}  # of the user's tables, and of features
     shown = {
+        "cases": report["cases"],
         "ranking": ranking_section(report),
-        "groups": report["groups"] or None,
         "kinds": report["kinds"] or None,
         "edges": report["strange_edges"],
         "explained": report["top"] or None,

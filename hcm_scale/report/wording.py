@@ -1,7 +1,7 @@
 """The report in plain English, for the page and for a terminal, from single numbers to the whole explanation of a node.
 
 In this order: the glossary (`terms`, and `HELP` for headings, keyed by column of the ranked table); names and meanings
-of scores; sentences about the ranked list and its groups; the reasons of one node; its explanation as a page for a
+of scores; sentences about the ranked list; the reasons of one node; its explanation as a page for a
 terminal; the reasons of one edge. Words of a kind of evidence are its own (`score/kinds/`); words of a report's kinds
 (`kind_words`) are plain JSON, so that a page needs nothing else.
 
@@ -21,7 +21,7 @@ from hcm_scale.base.text import clip, p_text, percent, sentence, value_text, wei
 from hcm_scale.base.threads import map_slices
 from hcm_scale.report.evidence import Evidence
 from hcm_scale.report.explain import Difference, EdgeExplanation, EdgeReason, Explanation, explain
-from hcm_scale.score.kinds.all import KINDS
+from hcm_scale.score.kinds.all import KINDS, ROW_TITLES
 from hcm_scale.score.kinds.kind import Column, Kind
 from hcm_scale.score.kinds.phrases import (
     ID_WIDTH,
@@ -32,10 +32,12 @@ from hcm_scale.score.kinds.phrases import (
     quantity,
     text_name,
 )
+from hcm_scale.score.kinds.row_phrases import amount_text, time_text
 
 _NOTABLE_SHARE = 0.25  # of a node's edges: fewer dropped ones are not worth a line
 _NUM_ENDS_CITED = 3  # attributes in a line
 _WEAK_SIGNAL = 0.52  # of attributes about edges (features/purify.py)
+TIED = 100  # first nodes of which equal scores are told
 _LOW_STABILITY = 0.75  # of the worlds of bench/accuracy: with planted groups .91 to .99, with nothing odd .72 to .79
 _LINE_WIDTH = 100
 
@@ -53,7 +55,7 @@ HELP = {
     "p": "The chance that a usual node shows as much evidence: the smaller, the more it stands out.",
     "flagged": "Whether the node stands out beyond what chance explains, at the chosen false-discovery rate.",
     "label": "What is known about the node beforehand. The ranking does not use it.",
-    "flags": "What to bear in mind: isolated nodes have no neighbours, sampled ones have more than were looked at.",
+    "flags": "What to bear in mind: isolated nodes have no neighbours.",
 }
 OF_KNOWN = {  # where anomalies are known
     "ROC-AUC": "The chance that a known anomaly stands above a normal node. 0.5 is guessing, 1 is perfect.",
@@ -84,7 +86,8 @@ def terms(words: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
         "Flagged, stands out": HELP["flagged"],
         "False-discovery rate": "The share of false alarms to put up with among the flagged nodes: at 10%, about one "
         "in ten of them may be there by chance (score.fdr).",
-        "Group": "Nodes that stand out and are joined to each other. Look at a group as one finding.",
+        "Case": "Nodes that stand out and belong together, as a dense group or by payments that are strange: one "
+        "finding, whose p is that of the whole.",
         "Difference of attributes": "From 0, alike, to 2, opposite: one minus the cosine of what attributes became.",
         "Deviations": "How far a value lies from the neighbours' mean, in standard deviations over all nodes.",
         "Weight of an edge": "How much an edge is, such as the amount of all transfers between two accounts, where "
@@ -132,7 +135,7 @@ def meaning(ranked_by: str) -> str:
     return _columns().get(ranked_by, Column("")).means
 
 
-# The ranked list and its groups.
+# The ranked list.
 
 
 def found_text(facts: Mapping[str, Any], largest_p: float | None = None) -> str:
@@ -224,30 +227,6 @@ def headline(report: Mapping[str, Any]) -> str:
     return f"{flagged['num']:,} of {total} nodes {'stands' if flagged['num'] == 1 else 'stand'} out"
 
 
-def group_text(group: Mapping[str, Any]) -> str:
-    """What the members of a group share, such as the strongest kind of evidence about most of them.
-
-    >>> some = {"members": [{}] * 12, "num_edges": 66, "evidence": "closure", "num_evidence": 12, "label": None}
-    >>> some["title"] = "group of strangers"
-    >>> group_text(some)
-    'all joined to each other, group of strangers (closure)'
-    >>> group_text(some | {"num_edges": 12, "num_evidence": 8})
-    '12 of 66 pairs joined, group of strangers (closure) for 8 of them'
-    >>> group_text(some | {"num_edges": 36, "sides": [4, 9], "evidence": None})
-    'each of 4 joined to each of 9'
-    """
-    size = len(group["members"])
-    left, right = group.get("sides", (0, 0))
-    pairs = left * right or size * (size - 1) // 2
-    every = f"each of {left} joined to each of {right}" if left else "all joined to each other"
-    across = f" of {left} with {right}" if left else ""
-    parts = [every if group["num_edges"] == pairs else f"{group['num_edges']} of {pairs} pairs{across} joined"]
-    if group["evidence"] and group["num_evidence"] > 1:
-        for_some = "" if group["num_evidence"] == size else f" for {group['num_evidence']} of them"
-        parts.append(f"{group['title']} ({group['evidence']}){for_some}")
-    return ", ".join(parts + ([f"known as {group['label']}"] if group["label"] else []))
-
-
 # The reasons of one node.
 
 
@@ -308,7 +287,38 @@ def dropped_text(e: Explanation) -> str:
 
 def explanation_text(e: Explanation, limit: int = 20) -> str:
     """Where the node stands, its reasons, at most `limit` of its neighbours, its attributes."""
-    return "\n".join([*_heading(e), *_neighbor_lines(e, limit), *_difference_lines(e)])
+    return "\n".join([*_heading(e), *_neighbor_lines(e, limit), *_row_lines(e), *_difference_lines(e)])
+
+
+def own_title(e: Explanation) -> str:
+    """How many payments an account has, and what it paid and received in all; empty where no rows are kept."""
+    if not e.own or not e.own["num_rows"]:
+        return ""
+    sums = {word: " and ".join(map(amount_text, e.own[word])) for word in ("paid", "received")}
+    told = ", ".join(f"{word} {amount}" for word, amount in sums.items() if amount)
+    count, shown = e.own["num_rows"], len(e.own["rows"])
+    first = f"the {shown} strangest of its {count:,} payments" if shown < count else f"its {count:,} payments"
+    return f"{first}{f'; in all {told}' * bool(told)}"
+
+
+def own_rows(e: Explanation) -> list[tuple[str, str, str, int | str, str]]:
+    """The strangest payments of an account: when, how much, to or from, whom, and what is strange."""
+    rows = []
+    for row in e.own["rows"] if e.own else ():
+        when = "" if row["steps"] is None else time_text(row["time"], row["steps"])
+        ends, kind = (row["payee"], row["payer"]), row["evidence"]
+        way, other = ("to", ends[0]) if ends[1] == e.id else ("from", ends[1])
+        rows.append((when, amount_text(row), way, other, ROW_TITLES[kind] if kind else ""))
+    return rows
+
+
+def _row_lines(e: Explanation) -> list[str]:
+    rows = own_rows(e)
+    lines = [
+        f"  {when:<22}{amount:>16}   {way:<4} {clip(other, ID_WIDTH):<24} {what}".rstrip()
+        for when, amount, way, other, what in rows
+    ]
+    return ["", own_title(e), *lines] if rows else []
 
 
 def _heading(e: Explanation) -> list[str]:

@@ -2,7 +2,7 @@
 
 `write_report` turns the outcome of a run into one small JSON-able dict and writes that dict, and the page made from it
 alone, so a page can be made again from its report.json. Size: a few megabytes whatever the graph (the first
-`table_rows` nodes, `top` explanations and those of their groups, thinned curves). Memory: the score columns and what
+`table_rows` nodes, `top` explanations, the first cases, thinned curves). Memory: the score columns and what
 `Evidence` holds.
 
 `notebook_html` is the ranked list as a piece of HTML for a notebook: the first rows, and the report's pictures of all
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from hcm_scale.base import files
 from hcm_scale.base.sheets import CsvWriter
 from hcm_scale.graph.store import Graph
-from hcm_scale.report import digest, groups, page, sections
+from hcm_scale.report import digest, page, sections
 from hcm_scale.report.card import card, num_rings
 from hcm_scale.report.evidence import Evidence, highest_hop
 from hcm_scale.report.reasons import first_by_kind
@@ -31,12 +31,12 @@ from hcm_scale.report.wording import found_text, kind_words, reasons_of
 from hcm_scale.rows.evidence import open_row_evidence
 from hcm_scale.score.table import RankedFile, kinds_of, plain_schema, ranked_by, read_scores
 
-FORMAT = 11
+FORMAT = 12
 JSON_FILE, HTML_FILE = "report.json", "report.html"
 _WHOLE_COLUMNS = ("node", "p", "flagged", "evidence", "type", "y", "kind")  # read of all nodes, beside scores and ranks
 _NUM_NEIGHBORS = 8  # listed per explained node
 _NUM_BY_KIND = 10  # nodes shown of each kind of evidence
-_MAX_GROUP_CARDS = 20  # explained beyond the first nodes: the rest of their groups
+_LEAST_TOLD, _MOST_TOLD = 100, 1000  # first nodes whose reasons stand in the table: as many as are flagged
 _NUM_CHARTS = 3  # in a notebook
 _FOUND = ("num_flagged", "fdr", "precision", "stability")
 _JSON_TYPES = {str, int, bool, type(None)}
@@ -86,24 +86,27 @@ def write_report(
     top: int = 10,
     table_rows: int = 20_000,
     strange_edges: Callable[[Evidence], dict[str, Any] | None] = lambda evidence: None,
+    cases: Callable[[Evidence], dict[str, Any] | None] = lambda evidence: None,
 ) -> dict[str, Any]:
     """Writes report.json and report.html into the folder `out` and returns the report.
 
-    `strange_edges` makes what the page shows of edges.
+    `strange_edges` makes what the page shows of edges, `cases` what it shows of cases.
     """
     graph, labels = scored.graph, about.labels
     file, top = RankedFile(scored.scores), min(top, graph.num_nodes)
-    first = file.slice(0, max(top, table_rows, groups.MOST))
+    first = file.slice(0, max(top, table_rows))
     ranks = (kind.rank_column for kind in kinds_of(first).values())
     table = read_scores(file.path, {*_WHOLE_COLUMNS, *ranks, *_shown_scores(first)})
     rows = open_row_evidence(file.path.parent, graph)
     evidence = Evidence.of(graph, scored.purified, table, scored.edge_mean, scored.edge_var, scored.x, rows)
+    of_cases = cases(replace(evidence, scores=file))  # whose members may stand anywhere
     evidence = replace(evidence, scores=first)  # only its nodes are explained
     findings = _findings(evidence, table, table_rows, about.found)
     hops = digest.hop_distribution(scored.edge_mean, evidence.highest_hop)
     report = {
         "format": FORMAT,
         "run": dict(about.run),
+        "cases": of_cases,
         **findings,
         "edges": {"hops": hops, "purified": digest.purification(graph, scored.purified)},
         "strange_edges": strange_edges(evidence),
@@ -115,7 +118,7 @@ def write_report(
         "drift": None if about.drift is None else dict(about.drift),
         "stages": [dict(stage) for stage in about.stages],
         "num_first": top,
-        "top": _cards(evidence, top, findings["groups"]),
+        "top": _cards(evidence, top),
     }
     report = _json_safe(report)
     folder = Path(out)
@@ -126,12 +129,13 @@ def write_report(
 
 
 def _findings(evidence: Evidence, table: pa.Table, num_rows: int, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """What the ranked table says: its first rows, those by each kind, groups among them, and how scores are spread."""
+    """What the ranked table says: its first rows, those by each kind, and how scores are spread."""
     graph, first, shown = evidence.graph, evidence.scores, _shown_scores(evidence.scores)
     y, kind = (table[name].to_numpy() if name in table.column_names else None for name in ("y", "kind"))
     values = {name: table[name].to_numpy() for name in shown}
-    num_grouped, by_kind = groups.num_first(table), first_by_kind(graph, table, _NUM_BY_KIND)
-    reasons = reasons_of(evidence, first["node"].slice(0, num_grouped).to_pylist())
+    by_kind, flagged = first_by_kind(graph, table, _NUM_BY_KIND), _flagged(table)
+    num_told = max(_LEAST_TOLD, min(_MOST_TOLD, 0 if flagged is None else flagged["num"]))
+    reasons = reasons_of(evidence, first["node"].slice(0, num_told).to_pylist())
     rows = sections.ranking_values(first.slice(0, num_rows), evidence.ranked_by)
     rows["reason"] = (reasons + [None] * num_rows)[: len(rows["rank"])]
     return {
@@ -139,12 +143,10 @@ def _findings(evidence: Evidence, table: pa.Table, num_rows: int, facts: Mapping
         "scores": shown,
         "ranked_by": evidence.ranked_by,
         "found": {name: value for name, value in facts.items() if name in _FOUND and value is not None},
-        "flagged": _flagged(table),
+        "flagged": flagged,
         "table": rows,
         "kind_words": kind_words(kinds_of(first)),
         "kinds": {k: [row | {"id": sections.cut_id(row["id"])} for row in some] for k, some in by_kind.items()},
-        "groups": groups.groups(graph, first.slice(0, num_grouped)),
-        "num_grouped": num_grouped,
         "distributions": {name: digest.distribution(value, y) for name, value in values.items()},
         "accuracy": None if y is None else digest.accuracy(y, values, kind),
     }
@@ -178,16 +180,10 @@ def _flagged(table: pa.Table) -> dict[str, Any] | None:
     return {"num": chosen.num_rows, "largest_p": pc.max(chosen["p"]).as_py(), "by_kind": by_kind}
 
 
-def _cards(evidence: Evidence, count: int, groups_of: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The first nodes of the ranking and the rest of their groups, explained, each with its picture."""
-    ranks = set(range(1, count + 1))
-    for group in groups_of:
-        members = [member["rank"] for member in group["members"]]
-        if members[0] <= count:
-            ranks |= set(members)
-    rings, chosen = num_rings(evidence), sorted(ranks)[: count + _MAX_GROUP_CARDS]
-    nodes = evidence.scores["node"].slice(0, max(ranks, default=0)).to_numpy()
-    return [card(evidence, int(nodes[rank - 1]), rings, _NUM_NEIGHBORS) for rank in chosen]
+def _cards(evidence: Evidence, count: int) -> list[dict[str, Any]]:
+    """The first nodes of the ranking, explained, each with its picture."""
+    rings, nodes = num_rings(evidence), evidence.scores["node"].slice(0, count).to_pylist()
+    return [card(evidence, node, rings, _NUM_NEIGHBORS) for node in nodes]
 
 
 def stream_csv(sink: Any, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> None:

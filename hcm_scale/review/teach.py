@@ -43,7 +43,6 @@ FOLDER, FILE, _LESSON = "taught", "taught.parquet", "lesson.safetensors"
 WORTH = 0.2
 _FIRSTS = (50, 100, 200, 500, 1_000, 2_000, 5_000)
 _NOT_GIVEN = len(verdicts.NAMES)  # code of a node without a verdict
-_WORDS = pa.array([*verdicts.NAMES, None], pa.string())
 _COLUMNS = {"taught": pa.float64(), "taught_rank": pa.int64(), "verdict": pa.string()}
 _MODEL = ("weights", "center", "spread")
 _TYPES: dict[str, Any] = {"scores": str, "files": dict[str, str], "changed": bool, "sentences": list[str]}
@@ -70,6 +69,10 @@ class Run(Protocol):
     def order(self) -> NDArray[np.int64]: ...
     def column(self, name: str) -> NDArray[Any]: ...
     def taught(self) -> "Taught | None": ...
+
+
+def _words(codes: Any) -> pa.Array:
+    return pa.array([*verdicts.NAMES, None], pa.string()).take(codes)
 
 
 def _score(run: Run) -> Values:
@@ -117,6 +120,7 @@ class LabelledNodes(NamedTuple):
     nodes: NDArray[np.int64]
     codes: verdicts.Codes
     notes: list[str]
+    cases: NDArray[np.int64]  # the number of the case that a verdict was given on; -1 for none
 
     @staticmethod
     def of(run: Run) -> "LabelledNodes":
@@ -128,7 +132,8 @@ class LabelledNodes(NamedTuple):
         if len(absent := ids.filter(pa.array(nodes < 0))):
             shown = verdicts.shown_ids(absent)
             given.notes.append(f"verdicts on {len(absent):,} ids that are not in this graph: {shown}")
-        return LabelledNodes(nodes[order], given.codes[order], given.notes)
+        cases = given.table["case"].combine_chunks().dictionary_encode().indices.fill_null(-1).to_numpy()
+        return LabelledNodes(nodes[order], given.codes[order], given.notes, cases[order].astype(np.int64))
 
     def by_node(self, num_nodes: int) -> verdicts.Codes:
         """The code of every node's verdict, (n,)."""
@@ -140,6 +145,13 @@ class LabelledNodes(NamedTuple):
         """Nodes known to be bad or good, and whether they are bad."""
         sure = self.codes != verdicts.UNSURE
         return self.nodes[sure], self.codes[sure] == verdicts.BAD
+
+    def lessons(self, ranks: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """The same, of each case that was judged only the node with the best rank: it is one verdict."""
+        best = np.lexsort((ranks[self.nodes], self.cases))
+        is_first = np.append(True, np.diff(self.cases[best]) != 0)[: len(best)] | (self.cases[best] < 0)
+        chosen = np.sort(best[is_first])
+        return self._replace(nodes=self.nodes[chosen], codes=self.codes[chosen]).labelled()
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,7 +270,7 @@ def import_verdicts(run: Run, source: TableSource, by: str | None = None, id_nam
     before[before == _NOT_GIVEN] = verdicts.NONE
     new = pa.table({"id": ids, "code": codes[last]}).filter(pa.array((nodes >= 0) & (before != codes[last])))
     for chunk in new.to_batches(1 << 20):
-        words = _WORDS.take(chunk["code"])
+        words = _words(chunk["code"])
         verdicts.append(run.folder, zip(chunk["id"].to_pylist(), words.to_pylist(), strict=True), by)
     return lines
 
@@ -273,7 +285,9 @@ def teach(run: Run, worth: float = WORTH) -> Taught:
         advice = f"hcm-scale review {run.folder} --csv FILE writes a list to fill in"
         raise ValueError(f"{run.folder} has no verdicts on nodes of its graph yet; {advice}")
     nodes, is_bad = labelled = given.labelled()
-    lesson = learn(inputs_of(run), *labelled) if len(nodes) else Lesson(_score(run), False, [], {})
+    lesson = (
+        learn(inputs_of(run), *given.lessons(run.column("rank"))) if len(nodes) else Lesson(_score(run), False, [], {})
+    )
     order = ranking(lesson.taught) if lesson.changed else run.order
     facts: dict[str, Any] = {
         "notes": given.notes,
@@ -319,7 +333,7 @@ def _write(
         nodes = order[first : first + size]
         ids = pa.array(nodes) if run.graph.ids is None else run.graph.ids.take(pa.array(nodes))
         ranks = np.arange(first + 1, first + len(nodes) + 1)
-        words = _WORDS.take(pa.array(codes[nodes]))
+        words = _words(codes[nodes])
         return pa.table({"id": ids, "node": nodes, "taught": taught[nodes], "taught_rank": ranks, "verdict": words})
 
     folder = run.folder / FOLDER
@@ -331,10 +345,11 @@ def _write(
     return Taught(folder, files.read_manifest(folder, KIND, FORMAT), len(order))
 
 
-def carry_over(trained: Run, run: Run) -> list[str]:
+def carry_over(trained: Run, run: Run, applies_lesson: bool = True) -> list[str]:
     """What a run that was scored with `trained=` gets from there, in words: its lesson, and the verdicts on its nodes.
 
-    The caller holds the lock of the run. A lesson that was taught here is kept.
+    One that follows another by `since=` gets the verdicts alone, without `applies_lesson`. The caller holds the lock
+    of the run. A lesson that was taught here is kept.
     """
     trained_dir, before = trained.folder, verdicts.latest(trained.folder)
     ids = before.table["id"].combine_chunks()
@@ -348,6 +363,8 @@ def carry_over(trained: Run, run: Run) -> list[str]:
         back = back[np.argsort(ranks)]
         names = verdicts.shown_ids(ids.take(pa.array(back)))
         lines.append(f"known as bad in {trained_dir} and here again, best rank first ({len(back):,}): {names}")
+    if not applies_lesson:
+        return lines
     lesson = trained.taught()
     if lesson is None:
         if len(ids):

@@ -3,7 +3,8 @@
     RUN/verdicts.jsonl    {"id":"a17","verdict":"bad","time":"2026-11-17T09:30:00.000Z","by":"anna"}
 
 A verdict is `bad`, `good`, `unsure`, or `none`, which takes an earlier one back; ids are text, whatever they are in the
-graph. Of several verdicts on an id the last line counts. The file is no part of a stage, so that a new run in the same
+graph. A verdict on a case (`review/cases.py`) is a line for each of its nodes, with `case` and, if there is one,
+`note`. Of several verdicts on an id the last line counts. The file is no part of a stage, so that a new run in the same
 folder keeps it.
 
 Lines are added in one piece under a lock on the file and flushed to the disk: reviewers at the same time lose nothing,
@@ -16,6 +17,7 @@ rewritten. Reading takes about 100 bytes of memory a line.
 
 import getpass
 import io
+import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -52,7 +54,8 @@ _CODES = {word: code for code, words in _WORDS.items() for word in words.split()
 LEGAL = "bad, good, unsure (or 1 and 0, true and false, yes and no, fraud and ok), none to take one back, or nothing"
 _TORN = b"#torn\n"  # ends what a kill left of a line
 _TEXT = pa.large_string()
-_SCHEMA = pa.schema([("id", _TEXT), ("verdict", pa.string()), ("time", pa.timestamp("ms", "UTC")), ("by", pa.string())])
+_ABOUT = [("time", pa.timestamp("ms", "UTC")), ("by", pa.string()), ("case", pa.string()), ("note", pa.string())]
+_SCHEMA = pa.schema([("id", _TEXT), ("verdict", pa.string()), *_ABOUT])
 _SLICE_BYTES, _LINES_AT_ONCE = 1 << 26, 1 << 16
 _VERDICT_COLUMNS, _ID_COLUMNS = re.compile("verdicts?|labels?|y|(is_?)?(fraud|bad)|outcome|class", re.I), ("id", "node")
 _MAX_BYTES = 4 << 30  # that a packed table may unpack to
@@ -62,7 +65,7 @@ Codes = NDArray[np.int8]
 
 
 class Verdicts(NamedTuple):
-    """The verdict that counts of every id, in the order of the file: the columns id, code, time and by.
+    """The verdict that counts of every id, in the order of the file: the columns id, code, time, by, case and note.
 
     `code` is GOOD, BAD or UNSURE. `notes` are what a person should be told about the file.
     """
@@ -81,13 +84,22 @@ class Verdicts(NamedTuple):
 # Adding lines.
 
 
-def append(run_dir: Path, given: Iterable[tuple[Any, str]], by: str | None = None) -> None:
-    """Adds verdicts, (id, one of NAMES) each, of a person, by default the user of this process."""
+class Line(NamedTuple):
+    """A verdict on an id, one of NAMES, and the case that it was given on, if any, with a note."""
+
+    name: Any
+    verdict: str
+    case: str = ""
+    note: str = ""
+
+
+def append(run_dir: Path, given: Iterable[tuple[Any, ...]], by: str | None = None) -> None:
+    """Adds verdicts, a `Line` or (id, one of NAMES) each, of a person, by default the user of this process."""
     stamp, lines = _stamp(_user() if by is None else by, datetime.now(UTC)), []
-    for name, verdict in given:
-        if verdict not in NAMES:
-            raise ValueError(f"verdict {verdict!r} on {name!r} is not legal; legal are {', '.join(NAMES)}")
-        lines.append(_line(name, verdict, stamp))
+    for line in itertools.starmap(Line, given):
+        if line.verdict not in NAMES:
+            raise ValueError(f"verdict {line.verdict!r} on {line.name!r} is not legal; legal are {', '.join(NAMES)}")
+        lines.append(_line(line, stamp))
     _append(run_dir, lines)
 
 
@@ -95,11 +107,16 @@ def append_known(run_dir: Path, given: pa.Table) -> None:
     """Adds verdicts of another run with their time and author: rows of a `Verdicts.table`."""
     for batch in given.to_batches(_LINES_AT_ONCE):
         rows = batch.to_pylist()
-        _append(run_dir, [_line(row["id"], NAMES[row["code"]], _stamp(row["by"] or "", row["time"])) for row in rows])
+        said = [Line(row["id"], NAMES[row["code"]], row["case"] or "", row["note"] or "") for row in rows]
+        stamps = [_stamp(row["by"] or "", row["time"]) for row in rows]
+        _append(run_dir, [_line(*one) for one in zip(said, stamps, strict=True)])
 
 
-def _line(name: Any, verdict: str, stamp: str) -> str:
-    return f'{{"id":{encode_basestring(str(name))},"verdict":"{verdict}",{stamp}}}\n'
+def _line(line: Line, stamp: str) -> str:
+    about = "".join(
+        f',"{key}":{encode_basestring(text)}' for key, text in zip(("case", "note"), line[2:], strict=True) if text
+    )
+    return f'{{"id":{encode_basestring(str(line.name))},"verdict":"{line.verdict}",{stamp}{about}}}\n'
 
 
 def _stamp(by: str, time: datetime | None) -> str:
@@ -113,6 +130,8 @@ def _append(run_dir: Path, lines: Sequence[str]) -> None:
         raise ValueError(f"{run_dir} is not the folder of a run")
     path = files.path_inside(run_dir, FILE)
     with files.file_lock(path), files.open_regular(path, "r+b", buffering=0) as stream:
+        if os.fstat(stream.fileno()).st_nlink > 1:  # of `cp -l`: the other run would get these verdicts too
+            raise files.FolderError(f"{path} is the same file as another (a hard link); put a copy of it in its place")
         stream.seek(max(0, stream.seek(0, os.SEEK_END) - _LINES_AT_ONCE))
         left = stream.read().rpartition(b"\n")[2]
         end = b"" if not left else b"\n" if _is_whole(left) else _TORN
@@ -146,7 +165,7 @@ def latest(run_dir: Path) -> Verdicts:
         shown = shown_ids(ids.take(pa.array(np.unique(number[other]))))
         notes.append(f"different verdicts on the same node, of which the last one counts: {shown}")
     rows = np.sort(last[codes[last] != NONE])
-    kept = lines.select(["id", "time", "by"]).take(pa.array(rows))
+    kept = lines.select(["id", *dict(_ABOUT)]).take(pa.array(rows))
     return Verdicts(kept.append_column("code", pa.array(codes[rows].astype(np.int8))), notes)
 
 

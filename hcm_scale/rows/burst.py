@@ -8,10 +8,12 @@ any window of a length, in or out, are held against the larger of
 - what its third busiest other window of that length leads to expect: an employer who pays salaries every month has a
   rhythm, not a burst.
 
-The same is asked of rows that join two accounts for the first time. The surprise is less the logarithm of the number of
-windows that were tried. The null's shape is how much more often rows of one account share a window, over all accounts
-but the extreme ones, than they would by chance. A row has the surprise of the burst that it is part of, shared by its
-rows. Cost: a few passes over the rows for each length; memory 33 bytes a row.
+Rows that the same pair has at another time too, of the same amount, are left out where history knows them
+(`History.is_regular`): two paydays in two months are no bursts either. The same is asked of rows that join two accounts
+for the first time. The surprise is less the logarithm of the number of windows that were tried. The null's shape is how
+much more often rows of one account share a window, over all accounts but the extreme ones, than they would by chance. A
+row has the surprise of the burst that it is part of, shared by its rows. Cost: a few passes over the rows for each
+length; memory 33 bytes a row.
 """
 
 import math
@@ -42,12 +44,19 @@ class Burst(NamedTuple):
     shapes: Values
 
 
-def bursts(rows: Rows) -> Burst:
-    """The most surprising burst of every account, of rows in or out."""
+def bursts(rows: Rows, is_regular: NDArray[np.bool_] | None = None) -> Burst:
+    """The most surprising burst of every account, of rows in or out; of those that are not regular."""
+    if is_regular is not None and is_regular.any() and rows.has_times:
+        kept = np.flatnonzero(~is_regular)
+        some = bursts(rows.where(~is_regular))
+        of_rows = np.zeros(len(rows))
+        of_rows[kept] = some.of_rows
+        ends = np.where(some.ends >= 0, np.append(kept, -1)[some.ends], -1)
+        return Burst(some.of_accounts, of_rows, ends, some.shapes)
     lengths = window_lengths(rows)
     shapes = np.ones((2, len(lengths)))
     found = Burst(np.zeros(rows.num_accounts), np.zeros(len(rows)), np.full((rows.num_accounts, 2), -1), shapes)
-    if len(rows) < _FEWEST:
+    if len(rows) < _FEWEST or not rows.has_times:
         return found
     time = even_time(rows.time, max(HOUR, rows.resolution))
     first = np.full(rows.num_accounts, np.inf)

@@ -29,6 +29,7 @@ from hcm_scale.rows.rows import DAY, HOUR, Rows, Values, largest
 WINDOWS = (8 * HOUR, 30 * HOUR, 7 * DAY)
 PRIOR_ROWS = 10.0
 _MOST_STEPS = 16  # of a chain that comes back
+MOST_TOLD = 64  # rows of a chain that are told, either way
 DRAWN = 64  # rows of an account that show how many fit
 
 
@@ -40,19 +41,24 @@ class Chain(NamedTuple):
     before: NDArray[np.int64]
     after: NDArray[np.int64]
 
-    def through(self, row: int) -> list[int]:
-        """The rows of the best chain through a row, in order."""
-        found = [row]
-        while (before := int(self.before[found[0]])) >= 0:
-            found.insert(0, before)
-        while (after := int(self.after[found[-1]])) >= 0:
-            found.append(after)
-        return found
+
+def chain_through(before: NDArray[Any], after: NDArray[Any], row: int) -> list[int]:
+    """The rows of the chain through a row, in order, by the rows before and after each, -1 for none.
+
+    >>> chain_through(np.array([-1, 0, -1, 1]), np.array([1, 3, -1, -1]), 1)
+    [0, 1, 3]
+    """
+    steps = [row]
+    while len(steps) < MOST_TOLD and 0 <= before[steps[0]] < steps[0]:  # in a file that somebody sent they may fall
+        steps.insert(0, int(before[steps[0]]))
+    while len(steps) < 2 * MOST_TOLD and after[steps[-1]] > steps[-1]:
+        steps.append(int(after[steps[-1]]))
+    return steps
 
 
 def chains(rows: Rows) -> Chain:
     """The most surprising chain through every row, over all windows."""
-    windows = [window for window in WINDOWS if window >= rows.resolution]
+    windows = rows.windows(WINDOWS)
     share = fitting_share(rows)
     tasks = [lambda window=window: _chains_within(rows, window, share) for window in windows]
     found = run_concurrently(tasks) if tasks else []
@@ -80,19 +86,29 @@ def _chains_within(rows: Rows, window: float, share: float) -> tuple[Values, NDA
 
 
 @kernel(allocates=False)
+def best_before(row: int, into: Any, time: Any, amount: Any, window: float, score: Any) -> Any:
+    """Of rows `into` the payer of a row: how many are in the window before it, and the one of the best chain that fits.
+
+    -1 where none fits, or where they are too many to be asked.
+    """
+    count, best = 0, -1
+    while count < min(len(into), MOST_ROWS) and time[into[len(into) - 1 - count]] >= time[row] - window:
+        other = into[len(into) - 1 - count]
+        count += 1
+        if fits(amount[other], amount[row]):
+            best = other if best < 0 or score[other] > score[best] else best
+    return count, -1 if count == MOST_ROWS else best
+
+
+@kernel(allocates=False)
 def _follow(of_rows: Any, into: Any, seen: Any, window: float, usual_share: float, out: Any) -> None:
     """Fills the surprise of the best chain that ends in each row, its last step, and the row before."""
     (payer, payee, time, amount), (in_ptr, in_rows), (score, step, before) = of_rows, into, out
     for row in range(len(payer)):
         begin, had = in_ptr[payer[row]], seen[payer[row]]  # rows into an account stand in the order of time
         seen[payee[row]] += 1
-        count, best = 0, -1
-        while count < min(had, MOST_ROWS) and time[in_rows[begin + had - 1 - count]] >= time[row] - window:
-            other = in_rows[begin + had - 1 - count]
-            count += 1
-            if fits(amount[other], amount[row]):
-                best = other if best < 0 or score[other] > score[best] else best
-        if best < 0 or count == MOST_ROWS:
+        count, best = best_before(row, in_rows[begin : begin + had], time, amount, window, score)
+        if best < 0:
             continue
         size = in_ptr[payer[row] + 1] - begin
         others, fitting = 0, 0

@@ -5,7 +5,8 @@
     bursts.npy         (n, 2) int32     the first and the last row of an account's burst
 
 -1 is for no row. Rows are those of the graph's folder, in their order. The surprise of a row by its history is that of
-its rank among all rows; the others are those of its account or chain (burst.py, flow.py, chain.py).
+its rank among all rows, or of its sort (history.py); the others are those of its account or chain (burst.py, flow.py,
+chain.py).
 
 `RowEvidence.surprise` is the one by which rows are ranked: the most that a kind says beyond where it is common, in
 units of how fast its bulk grows from the 75 % quantile to the 95 % quantile, one nat at least. Common is what lies
@@ -15,6 +16,7 @@ below the latter, and below three units: a kind that says something of many rows
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +27,7 @@ from hcm_scale.base.npy import FINITE, open_array, save_npy
 from hcm_scale.base.threads import run_in_slices
 from hcm_scale.graph.store import Graph
 from hcm_scale.rows.burst import Burst, bursts
-from hcm_scale.rows.chain import Chain, chains
+from hcm_scale.rows.chain import Chain, chain_through, chains
 from hcm_scale.rows.flow import Flow, flows
 from hcm_scale.rows.history import History, history
 from hcm_scale.rows.rows import Numbers, Rows, Values, log_amounts
@@ -33,9 +35,8 @@ from hcm_scale.rows.rows import Numbers, Rows, Values, log_amounts
 NUM_KINDS = 4
 FILES = ("row_surprises.npy", "row_links.npy", "bursts.npy")
 _LOW, _COMMON = 0.75, 0.95  # quantiles of a kind's surprises of rows: up to the second it says nothing
-LEAST = 3.0  # nats, up to which it does so in any case
+_LEAST = 3.0  # nats, up to which it does so in any case
 _SAMPLE = 1 << 20  # rows that show the quantiles
-_MOST_STEPS = 64  # of a chain, either way
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +56,7 @@ class MadeEvidence:
 
     @cached_property
     def burst(self) -> Burst:
-        return bursts(self.rows)
+        return bursts(self.rows, self.history.is_regular)
 
     @cached_property
     def flow(self) -> Flow:
@@ -66,22 +67,24 @@ class MadeEvidence:
         return chains(self.rows)
 
     def save(self, folder: Path) -> None:
-        of_rows = [rank_surprise(self.history.of_rows), self.burst.of_rows, self.flow.of_rows, self.chain.of_rows]
+        of_rows = [self.history.surprises, self.burst.of_rows, self.flow.of_rows, self.chain.of_rows]
         links = [self.flow.came_by, self.chain.before, self.chain.after]
         arrays = np.stack(of_rows, axis=1), np.stack(links, axis=1), self.burst.ends
         for name, array, dtype in zip(FILES, arrays, (np.float32, np.int32, np.int32), strict=True):
             save_npy(folder / name, array.astype(dtype))
 
 
-def rank_surprise(values: Values) -> Values:
-    """-log of the share of values that are as large; 0 of those that are 0.
+def chances(surprise: Values) -> Values:
+    """P of rows by their surprise: four times the chance by the kind that says most."""
+    return np.minimum(1.0, NUM_KINDS * np.exp(-_LEAST - surprise))
 
-    >>> rank_surprise(np.array([0.0, 3.0, 1.0, 0.0])).round(2).tolist()
-    [0.0, 1.39, 0.69, 0.0]
-    """
-    ordered = np.sort(values)
-    as_large = len(values) - np.searchsorted(ordered, values, side="left")
-    return np.where(values > 0.0, -np.log(as_large / max(1, len(values))), 0.0)
+
+class OwnRows(NamedTuple):
+    """An account's strangest rows, of equal ones the earlier first; sums that it paid and received, by currency."""
+
+    rows: Numbers
+    paid: dict[str | None, float]
+    received: dict[str | None, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +106,7 @@ class RowEvidence:
         some = self.surprises[:: max(1, len(self.surprises) // _SAMPLE)]
         low, high = np.quantile(some, [_LOW, _COMMON], axis=0) if len(some) else np.zeros((2, NUM_KINDS))
         scale = np.maximum(1.0, (high - low) / np.log((1.0 - _LOW) / (1.0 - _COMMON)))
-        return np.maximum(high / scale, LEAST), scale
+        return np.maximum(high / scale, _LEAST), scale
 
     @cached_property
     def _beyond(self) -> tuple[Values, NDArray[np.int8]]:
@@ -133,23 +136,36 @@ class RowEvidence:
         into = self.rows.into.of(account)
         return self.rows.out.of(account), into[self.rows.payer[into] != account]
 
+    def own_rows(self, account: int, most: int = 20) -> "OwnRows":
+        """The strangest rows of an account, at most so many, and what it paid and received in all."""
+        by_end = self.of_account(account)
+        own = np.sort(np.concatenate(by_end))
+        paid, received = (self._sums(rows) for rows in by_end)
+        return OwnRows(own[np.argsort(-self.surprise[own], kind="stable")[:most]], paid, received)
+
+    def _sums(self, rows: Numbers) -> dict[str | None, float]:
+        """Sums of the amounts of some rows, by currency in the order of their numbers; None where it has no name."""
+        rows = rows[np.isfinite(self.amounts[rows])]
+        codes = np.minimum(self.rows.currency[rows], len(self.currencies))
+        names = [*self.currencies, None]
+        return {names[code]: float(self.amounts[rows[codes == code]].sum()) for code in np.unique(codes).tolist()}
+
+    def surprise_by(self, kind: int, rows: Numbers) -> Values:
+        """What one kind says of some rows, in its units; 0 where it says no more than is common."""
+        bar, scale = (values[kind] for values in self.bars)
+        beyond = self.surprises[rows, kind] / scale - bar
+        return np.where(beyond > 0.0, _LEAST + beyond, 0.0)
+
+    def other_ends(self, rows: Numbers, account: int) -> Numbers:
+        """The other end of each of an account's rows."""
+        return np.where(self.rows.payer[rows] == account, self.rows.payee[rows], self.rows.payer[rows])
+
     def came_by(self, rows: Numbers) -> NDArray[np.int32]:
         return self.links[rows, 0]
 
     def chain_through(self, row: int) -> list[int]:
-        """The rows of the best chain through a row, in order; a chain that comes back ends where it began."""
-        steps = [row]
-        for _ in range(_MOST_STEPS):
-            before = int(self.links[steps[0], 1])
-            if before < 0 or before >= steps[0]:
-                break
-            steps.insert(0, before)
-        for _ in range(_MOST_STEPS):
-            after = int(self.links[steps[-1], 2])
-            if after <= steps[-1]:
-                break
-            steps.append(after)
-        return steps
+        """The rows of the best chain through a row, in order."""
+        return chain_through(self.links[:, 1], self.links[:, 2], row)
 
 
 def rows_of(graph: Graph) -> Rows | None:
@@ -170,8 +186,12 @@ def rows_before(graph: Graph, earlier: Graph) -> Rows | None:
         return None
     node = pc.index_in(others, own).fill_null(-1).to_numpy(zero_copy_only=False)
     payer, payee = node[rows.payer], node[rows.payee]
-    is_kept = (payer >= 0) & (payee >= 0)
-    columns = (payer, payee, rows.time, rows.amount, rows.currency)
+    names, before = graph.info["rows"]["currencies"], earlier.info["rows"]["currencies"]
+    code = np.full(256, 255, np.uint8)  # in this graph, of a currency of the earlier one
+    code[: len(before)] = [names.index(name) if name in names else 255 for name in before]
+    currency = code[rows.currency] if names or before else rows.currency
+    is_kept = (payer >= 0) & (payee >= 0) & ((currency != 255) | (rows.currency == 255))
+    columns = (payer, payee, rows.time, rows.amount, currency)
     return Rows(graph.num_nodes, *(column[is_kept] for column in columns))
 
 

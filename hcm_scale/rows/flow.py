@@ -40,7 +40,7 @@ class Flow(NamedTuple):
 def flows(rows: Rows) -> Flow:
     """How surprisingly much of what came to every account was passed on, by the most telling window."""
     found = Flow(np.zeros(rows.num_accounts), np.zeros(len(rows)), np.full(len(rows), -1))
-    windows = np.array([window for window in WINDOWS if window >= rows.resolution])
+    windows = np.array(rows.windows(WINDOWS))
     values, matched = (rows.time, rows.comparable), (found.of_accounts, found.came_by)
     share_accounts(rows.out, _match, rows.into, rows.out, values, windows, fitting_share(rows), matched)
     num_matched = np.bincount(rows.payer[found.came_by >= 0], minlength=rows.num_accounts)

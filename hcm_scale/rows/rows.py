@@ -1,8 +1,8 @@
 """Payments in the order of time, and what the four kinds of evidence about them share.
 
 A row has a payer and a payee (accounts by number), a time in seconds, an amount, and a currency by number. `Rows.of`
-sorts by time, rows of equal time staying in their order. Amounts are logarithms from here on: NaN where there is none,
-or where it is infinite or not above 0, as of a refund; such a row still counts in bursts.
+sorts by time, rows of equal time staying in their order. Amounts are logarithms from here on: -inf where it is below 0,
+as of a refund, NaN where there is none, or where it is 0 or infinite; such rows still count in bursts.
 
 Every kind turns counts into a surprise in nats, -log P(a usual account has as many). Usual counts are those of a
 Poisson distribution whose mean differs from account to account by a gamma of some shape: human activity comes in
@@ -66,7 +66,7 @@ class Rows:
         """The rows in the order of their times.
 
         >>> Rows.of(3, np.array([0, 1]), np.array([1, 2]), np.array([5.0, 4.0]), np.array([1.0, -2.0])).amount.tolist()
-        [nan, 0.0]
+        [-inf, 0.0]
         """
         order = np.argsort(time, kind="stable")
         logs = log_amounts(np.full(len(order), np.nan) if amount is None else np.asarray(amount, np.float64))
@@ -109,8 +109,18 @@ class Rows:
 
     @cached_property
     def comparable(self) -> Values:
-        """Log amounts, far from each other in two currencies, (m,); NaN where an account pays itself."""
-        return np.where(self.payer == self.payee, np.nan, self.amount + _APART * self.currency)
+        """Log amounts, far from each other in two currencies, (m,); NaN if below 0, or where an account pays itself."""
+        has_any = (self.payer != self.payee) & np.isfinite(self.amount)
+        return np.where(has_any, self.amount + _APART * self.currency, np.nan)
+
+    @property
+    def has_times(self) -> bool:
+        """Whether rows are at more than one time; a table that has no time is at one."""
+        return len(self) > 0 and bool(self.time[-1] > self.time[0])
+
+    def windows(self, lengths: tuple[float, ...]) -> list[float]:
+        """Those lengths of time that the table can tell; none where all rows are at one time."""
+        return [length for length in lengths if self.has_times and length >= self.resolution]
 
     @cached_property
     def resolution(self) -> float:
@@ -121,9 +131,11 @@ class Rows:
 
 
 def log_amounts(amounts: Values) -> Values:
-    """Logarithms of amounts; NaN of those that are not above 0, or infinite."""
+    """Logarithms of amounts; -inf of those below 0, NaN of those that are 0 or infinite."""
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where((amounts > 0.0) & (amounts < np.inf), np.log(amounts), np.nan)
+        logs = np.where((amounts > 0.0) & (amounts < np.inf), np.log(amounts), np.nan)
+    logs[(amounts < 0.0) & (amounts > -np.inf)] = -np.inf
+    return logs
 
 
 def by_account(ends: NDArray[Any], num_accounts: int) -> ByAccount:

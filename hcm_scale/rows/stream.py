@@ -4,12 +4,14 @@ A row is held against the rows of the run, the rows that were judged since (`kep
 have an earlier time; of equal times the run comes first, then one table after the other as they came. So a table gives
 the same numbers at once and cut into days. What is usual is that of the run alone, and stays:
 
-- history: the median and spread of the amounts that its payer pays, and its payee receives, in the run; the surprise is
-  that of the deviation's rank among the run's rows (history.py);
+- history: the median and spread of the amounts that its payer pays, its payee receives, and the pair has, in the run;
+  the surprise is that of the deviation's rank among the run's rows, or of a row that is negative, or the second within
+  a day (history.py);
 - burst: rows out of its payer, and into its payee, within an hour to two weeks up to it, against the larger of the
   account's rate in the run since its first row, times how much busier all accounts are in that window than in the run,
   and what its third busiest window in the run leads to expect; an account that the run does not have is held against
-  the mean of those that it has. The surprise is shared by the rows of the window (burst.py);
+  the mean of those that it has. The surprise is shared by the rows of the window; rows that are regular by the run's
+  are left out (burst.py);
 - chain: the best chain that ends in the row; how often amounts fit by chance is seen in the run's rows into its payer
   (chain.py).
 
@@ -31,9 +33,16 @@ from hcm_scale.base.jit import kernel
 from hcm_scale.base.threads import run_concurrently
 from hcm_scale.rows.burst import WINDOWS as LENGTHS
 from hcm_scale.rows.burst import usual_most, window_lengths
-from hcm_scale.rows.chain import DRAWN, PRIOR_ROWS, WINDOWS
-from hcm_scale.rows.flow import MOST_ROWS, fits, fitting_share
-from hcm_scale.rows.history import NewHistory, history_of_new, surprise_of
+from hcm_scale.rows.chain import DRAWN, MOST_TOLD, PRIOR_ROWS, WINDOWS, best_before
+from hcm_scale.rows.flow import fits, fitting_share
+from hcm_scale.rows.history import (
+    NewHistory,
+    compare_with_run,
+    find_twice,
+    history_of_new,
+    surprise_of,
+    surprise_of_sort,
+)
 from hcm_scale.rows.rows import Numbers, Rows, Values, share_accounts, surprise
 
 REACH = LENGTHS[-1]
@@ -70,10 +79,10 @@ class Judged(NamedTuple):
     before: Numbers
 
     def chain_to(self, row: int) -> Records:
-        """The rows of the best chain that ends in a row, in order."""
+        """The last rows of the best chain that ends in a row, in order."""
         at = int(self.position[row])
         before, steps = self.before[int(self.sequence["chain"][at].argmax())], [at]
-        while before[steps[-1]] >= 0:
+        while len(steps) < MOST_TOLD and before[steps[-1]] >= 0:
             steps.append(int(before[steps[-1]]))
         return self.sequence[steps[::-1]]
 
@@ -83,22 +92,29 @@ def judge(rows: Rows, scale: Mapping[str, Values], kept: Records, new: Records, 
 
     `scale` is what the run's scores were measured by. Fills the chains of new rows.
     """
-    history = history_of_new(rows, _as_rows(new, num_accounts))
-    surprises = np.zeros((len(new), len(KINDS)))
-    if "history_ranks" in scale:
-        surprises[:, 0] = surprise_of(history.of_rows, scale["history_ranks"])
-    end, has_times = rows.time[-1], rows.time[-1] > rows.time[0]
+    end, has_times = rows.time[-1], rows.has_times
     is_placed = (new["time"] >= end - REACH) & has_times
     last = _last_rows(rows) if has_times else np.zeros(0, ROW)
+    earlier = len(last) + len(kept)
     joined = np.concatenate([last, kept, new[is_placed]])
     order = np.lexsort((joined["table"], joined["time"]))
-    sequence, is_new = joined[order], order >= len(last) + len(kept)
-    position = np.full(len(new), -1)
-    position[np.flatnonzero(is_placed)[order[is_new] - len(last) - len(kept)]] = np.flatnonzero(is_new)
-    placed = _as_rows(sequence, num_accounts)
+    sequence, is_new = joined[order], order >= earlier
+    position, placed = np.full(len(new), -1), _as_rows(sequence, num_accounts)
+    position[np.flatnonzero(is_placed)[order[is_new] - earlier]] = np.flatnonzero(is_new)
+    of_both = compare_with_run(rows, _as_rows(np.concatenate([sequence, new]), num_accounts))
+    is_first, own = np.arange(len(sequence) + len(new)) < len(sequence), position[is_placed]
+    of_new = of_both.where(~is_first)
+    of_new.is_twice[is_placed] = find_twice(placed)[own]
+    history = history_of_new(rows, _as_rows(new, num_accounts), of_new)
+    surprises = np.zeros((len(new), len(KINDS)))
+    if "history_ranks" in scale:
+        of_sort = surprise_of_sort(history.sort, scale["history_cuts"])
+        surprises[:, 0] = np.maximum(surprise_of(history.of_rows, scale["history_ranks"]), of_sort)
     before = _extend_chains(rows, placed, is_new, sequence["chain"])
-    bursts = _bursts(rows, placed, is_new, scale.get("burst_shapes"))
-    own, num_windows = position[is_placed], int(np.count_nonzero(_has_window(rows)))
+    is_asked = ~of_both.is_regular[is_first]
+    bursts = _bursts(rows, placed.where(is_asked), is_new[is_asked], scale.get("burst_shapes"))
+    bursts = Burst(*(_spread(values, is_asked) for values in bursts))
+    num_windows = int(np.count_nonzero(_has_window(rows)))
     bursts = Burst(*(_spread(values[own], is_placed) for values in bursts))
     surprises[:, 1] = bursts.of_rows
     surprises[is_placed, 2] = np.maximum(sequence["chain"][own].max(axis=1) - math.log(max(1, num_windows)), 0.0)
@@ -112,6 +128,7 @@ def _as_rows(records: Records, num_accounts: int) -> Rows:
 
 
 def _spread(values: NDArray[Any], chosen: NDArray[np.bool_]) -> NDArray[Any]:
+    """Values of the chosen ones, 0 of others."""
     out = np.zeros(len(chosen), values.dtype)
     out[chosen] = values
     return out
@@ -157,13 +174,8 @@ def _follow_new(of_rows: Any, of_run: Any, is_new: Any, seen: Any, window: float
     for row in range(len(payer)):
         begin, had = in_ptr[payer[row]], seen[payer[row]]
         seen[payee[row]] += 1
-        count, best = 0, -1
-        while count < min(had, MOST_ROWS) and time[in_rows[begin + had - 1 - count]] >= time[row] - window:
-            other = in_rows[begin + had - 1 - count]
-            count += 1
-            if fits(amount[other], amount[row]):
-                best = other if best < 0 or score[other] > score[best] else best
-        if best < 0 or count == MOST_ROWS:
+        count, best = best_before(row, in_rows[begin : begin + had], time, amount, window, score)
+        if best < 0:
             continue
         before[row] = best
         if not is_new[row]:

@@ -21,16 +21,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import torch
 from numpy.typing import NDArray
 
 from hcm_scale import config as schema
 from hcm_scale.base import console, files, remote
 from hcm_scale.base.names import Hop
+from hcm_scale.cases.describe import case_page, describe
+from hcm_scale.cases.store import Cases, open_cases
 from hcm_scale.config import Config, with_options
 from hcm_scale.edges.payments import StrangeRows
 from hcm_scale.edges.rows import EdgeRows
@@ -42,18 +43,23 @@ from hcm_scale.report.evidence import Evidence
 from hcm_scale.report.explain import Explanation, explain
 from hcm_scale.report.write import notebook_html
 from hcm_scale.review import teach, verdicts
+from hcm_scale.review.cases import judge_case, judged_cases
 from hcm_scale.rows.evidence import open_row_evidence
 from hcm_scale.run import sources
 from hcm_scale.run.sources import Trained
-from hcm_scale.run.stages import RunContext, scoring_of
 from hcm_scale.run.workspace import Workspace, facts_text, open_stages, read_stages
-from hcm_scale.score import table
-from hcm_scale.score.edge_index import PairHead
+from hcm_scale.score import result, table
 from hcm_scale.score.edges import open_hops
-from hcm_scale.stages import score
-from hcm_scale.stages.convergence import Chains, drawn_edges
-from hcm_scale.stages.edges import View
+from hcm_scale.stages import cases
 from hcm_scale.stages.purify import Purified, open_purified
+
+if TYPE_CHECKING:  # imported where samples are: what is read of a run needs no torch
+    import torch
+
+    from hcm_scale.run.stages import RunContext
+    from hcm_scale.score.edge_index import PairHead
+    from hcm_scale.stages.convergence import Chains
+    from hcm_scale.stages.edges import View
 
 log = logging.getLogger(__name__)
 TRAINED = "trained"  # in the folder of a saved run: the parts of another that its samples and reference are in
@@ -63,7 +69,10 @@ _FREE = ("rank_by", "fdr")  # what is shown
 _CHECKED = {  # by name in `fail_on`: the stage that says it, the fact, and why there may be none
     "drift": ("drift", "num_moved", "a run without trained= has nothing to be compared with"),
     "missing-column": ("graph", "missing_columns", "only tables that are read for trained= can lack its columns"),
+    "new-columns": ("graph", "new_columns", "only tables that are read for trained= can have more columns"),
+    "new-values": ("graph", "new_values", "only tables that are read for trained= can have more values"),
     "stability": ("scores", "stability", "this run has no scores of two encoders to compare"),
+    "new-cases": ("cases", "num_new", "a run without since= or trained= has no cases to be compared with"),
     "flagged": ("scores", "num_flagged", "this run has no scores"),
 }
 
@@ -183,7 +192,7 @@ class FinishedRun:
     @cached_property
     def scored(self) -> dict[str, Any]:
         """The manifest of the scores."""
-        return files.read_manifest(self.stage("scores"), score.KIND, score.FORMAT, types=score.TYPES)
+        return files.read_manifest(self.stage("scores"), result.KIND, result.FORMAT, types=result.TYPES)
 
     @property
     def identity(self) -> str:
@@ -216,16 +225,43 @@ class FinishedRun:
         nodes = [self.graph.node_of(name) for name in ids]
         return [explain(self.evidence, node) for node in nodes]
 
-    def explained_text(self, ids: Sequence[str], edges: Sequence[str] = ()) -> str:
-        """Why these nodes and edges, `A,B`, are where they are, as text."""
-        if not ids and not edges:
-            how = "hcm-scale explain RUN ID, or node=ID, with an id of the graph; or edge=A,B"
+    def explained_text(self, ids: Sequence[str], edges: Sequence[str] = (), names: Sequence[str] = ()) -> str:
+        """Why these nodes, edges, `A,B`, and cases, by number or id, are where they are, as text."""
+        if not ids and not edges and not names:
+            how = "hcm-scale explain RUN ID, or node=ID, with an id of the graph; or edge=A,B; or case=N"
             raise ValueError(f"node is missing: {how}")
         about, taught = self.explain(ids) if ids else [], self.taught() if ids else None
         ends = ["" if taught is None else f"\n\n{taught.place_text(one.node)}" for one in about]
         texts = [wording.explanation_text(one) + end for one, end in zip(about, ends, strict=True)]
         texts += [wording.edge_text(self.edges.explain(*self.edges.ends_of(edge))) for edge in edges]
+        texts += [case_page(self.case(name)) for name in names]
         return "\n\n\n".join(texts)
+
+    @cached_property
+    def cases(self) -> Cases:
+        """What belongs together among the nodes that stand out; found now where the run ended with its scores."""
+        if "cases" in self.keys:
+            return open_cases(self.stage("cases"), self.graph)
+        return cases.find(self.graph, self.ranked, self.evidence.rows)
+
+    def case(self, name: str) -> dict[str, Any]:
+        """All that is told of a case, by its number or id, and what was said of it."""
+        at = self.cases.position(str(name))
+        judged = judged_cases(self.graph, self.cases, self.verdicts()).get(at)
+        return describe(self.evidence, self.cases, at) | {"judged": "" if judged is None else judged.text()}
+
+    def reopened_lines(self) -> list[str]:
+        """A line for each case that was judged and has nodes that were not there then."""
+        if "cases" not in self.keys:
+            return []
+        judged = sorted(judged_cases(self.graph, self.cases, self.verdicts()).items())
+        return [f"case {at + 1:,} ({self.cases.id_of(at)}): {said.text()}" for at, said in judged if said.num_new]
+
+    def judge_case(self, name: str, verdict: str, by: str | None = None, note: str = "") -> str:
+        """Keeps a verdict on a case, which is one on the nodes of its core; what there is to say of it."""
+        at = self.cases.position(str(name))
+        verdicts.append(self.folder, judge_case(self.graph, self.cases, at, verdict, note), by)
+        return f"case {at + 1:,} ({self.cases.id_of(at)}): {verdict}, {len(self.cases[at].core):,} nodes"
 
     def html(self, count: int = 10) -> str:
         """The run as a piece of HTML for a notebook, with the first `count` nodes."""
@@ -234,7 +270,9 @@ class FinishedRun:
     # Samples.
 
     @cached_property
-    def _context(self) -> RunContext:
+    def _context(self) -> "RunContext":
+        from hcm_scale.run.stages import RunContext
+
         views = self.config.score.views
         trained = None if self.trained is None else self.trained.model(views)
         names = ["graph", "purified", *(name for view in views if (name := f"propagated-{view}") in self.keys)]
@@ -244,21 +282,25 @@ class FinishedRun:
         return context
 
     @cached_property
-    def views(self) -> dict[str, View]:
+    def views(self) -> "dict[str, View]":
         """The encoders by name, with their samples."""
         return {name: self._context.view(name) for name in self.config.score.views}
 
     @property
     def hop(self) -> Hop:
         """How a predicted hop is made of the chances of classes."""
+        from hcm_scale.run.stages import scoring_of
+
         return scoring_of(self.config).hop
 
-    def embedded(self, view: str) -> Iterator[tuple[torch.Tensor, PairHead]]:
+    def embedded(self, view: str) -> "Iterator[tuple[torch.Tensor, PairHead]]":
         """The embedding of all nodes under each sample of an encoder, and its pair head."""
         return self._context.embedded(self.views[view])
 
-    def chains(self) -> tuple[dict[str, Chains], NDArray[np.int64], NDArray[np.int64]]:
+    def chains(self) -> "tuple[dict[str, Chains], NDArray[np.int64], NDArray[np.int64]]":
         """Predicted hops of some edges under each sample of each encoder, and the ends of the edges."""
+        from hcm_scale.stages.convergence import drawn_edges
+
         return self._context.chains(self.views), *drawn_edges(self.graph)
 
     # Edges.
@@ -276,16 +318,15 @@ class FinishedRun:
     @cached_property
     def scale(self) -> dict[str, Any]:
         """What the scores were measured by."""
-        return score.open_scale(self.stage("scores"), self.ranked)
+        return result.open_scale(self.stage("scores"), self.ranked)
 
-    def edge_columns(self) -> tuple[Columns, int]:
-        """How the columns of the edge table are called and read, and what a packed table may unpack to."""
+    def edge_columns(self) -> Columns:
+        """How the columns of the edge table are called and read."""
         named = {name: self.options.get(f"graph.{name}", value) for name, value in vars(schema.TablesGraph()).items()}
-        types = {"source_column": str, "target_column": str, "id_type": str, "dates": str, "max_bytes": int}
+        types = {"source_column": str, "target_column": str, "id_type": str, "dates": str}
         files.check_types(self.folder / "config.json", named, types)
         read = {"id_type": named["id_type"], "dates": named["dates"]}
-        columns = Columns(named["source_column"], named["target_column"], **read)
-        return columns, named["max_bytes"]
+        return Columns(named["source_column"], named["target_column"], **read)
 
     @contextlib.contextmanager
     def edge_rows(self, nodes: NDArray[np.int64] | None, *, trusts_queries: bool = False) -> Iterator[EdgeRows | None]:
@@ -413,3 +454,20 @@ def with_trained_options(config: Config) -> Config:
 def open_trained(config: Config) -> Trained | None:
     """The folders that a run with `config.trained` is made with, all of their files checked; None if it trains."""
     return None if config.trained is None else FinishedRun(config.trained).model(config.score.views)
+
+
+def open_earlier(config: Config) -> cases.Earlier | None:
+    """The run whose cases keep their ids: `since`, or else the trained one where it has cases."""
+    where = config.since or config.trained
+    if where is None:
+        return None
+    run = FinishedRun(where)
+    if files.resolved(Path(where)) == files.resolved(Path(config.run_dir)):
+        raise ValueError(f"since={where} is run_dir itself; name another run_dir for the new run")
+    if "cases" not in run.keys:
+        if config.since is None:
+            return None
+        raise ValueError(
+            f"since={where} has no cases: it is no finished run, or was made with until= before the report"
+        )
+    return cases.Earlier(where, run.stage("cases"), run.keys["cases"])

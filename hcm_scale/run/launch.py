@@ -234,8 +234,8 @@ def _log_handler(path: Path) -> logging.Handler:
 
 def read_job(path: Path) -> tuple[Config, str]:
     job = json.loads(path.read_text())
-    source = job["config"]["graph"].pop("source")  # decided by the kind of the section; not an option that can be set
-    return with_options(Config(graph=SOURCES[source]()), job["config"]), job["until"]
+    graph = job["config"].pop("graph")  # whose source is no option that can be set
+    return with_options(Config(graph=SOURCES[graph["source"]](**graph)), job["config"]), job["until"]
 
 
 def rank_main() -> int:

@@ -36,8 +36,8 @@ from hcm_scale.config import Config, flatten, parse_fan_out, store_options, stor
 from hcm_scale.graph import Graph
 from hcm_scale.ranks.world import ALONE, World
 from hcm_scale.review import teach, verdicts
-from hcm_scale.run import sources, tracking
-from hcm_scale.run.finished import FinishedRun, open_trained, with_trained_options
+from hcm_scale.run import sources
+from hcm_scale.run.finished import FinishedRun, open_earlier, open_trained, with_trained_options
 from hcm_scale.run.stages import RunContext, num_blocks, stages
 from hcm_scale.run.workspace import Workspace
 from hcm_scale.stages import report
@@ -75,7 +75,7 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
         allowed = None if config.world.memory_gib is None else int(config.world.memory_gib * 2**30)
         spare_bytes = 0 if is_compiled() else _COMPILER_BYTES
         workspace.budget = Budget(allowed, world.local_size, torch.get_num_threads(), spare_bytes)
-        context = RunContext(config, workspace, device, graph, trained, until)
+        context = RunContext(config, workspace, device, graph, trained, until, open_earlier(config))
         listed = list(stages(context))
         most = int(numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
         own_cores = min(most, numba.get_num_threads() * (1 if config.world.threads else world.local_size))
@@ -91,16 +91,14 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
                 if world.leads and part[0].name == "graph":  # its size is known now
                     workspace.check_all_fit(context.least_needs(listed))
                 torch.cuda.empty_cache()  # blocks that a stage held on a GPU do not have the sizes that the next needs
-        _warn_too_late(config, workspace)
         if not world.leads:
             return ""
         workspace.write_list(whole=True)
         seconds = time.perf_counter() - started
         _send_results(config, workspace)
         records = [asdict(record) for record in workspace.records]
-        tracking.publish(config, run_dir, records, seconds)
         run = FinishedRun(run_dir)
-        text = report.summary(run_dir, workspace.folders, records, seconds, _carry_over(run))
+        text = report.summary(run_dir, workspace.folders, records, seconds, _carry_over(config, run))
         log.info("finished in %.1f s", seconds, extra=_finished_event(run_dir, records, seconds))
         run.failed_checks(config.fail_on, logs=True)
         return text
@@ -120,7 +118,6 @@ def _check(config: Config, until: str, world: World, *, reads_source: bool) -> s
         raise ValueError(f"score.precision={config.score.precision} needs a GPU; on a CPU it must be auto or float32")
     if not config.run_dir:
         raise ValueError("run_dir is empty; it names the folder of the run")
-    tracking.check(config.track)
     for option in ("run_dir", "share_dir"):
         remote.refuse_url(option, getattr(config, option))
     if config.score.copy_to:
@@ -173,7 +170,8 @@ def device_of(world: schema.WorldConfig) -> str:
 
 def _finished_event(run_dir: Path, stages: Sequence[Mapping[str, Any]], seconds: float) -> dict[str, Any]:
     facts = {name: value for stage in stages for name, value in stage["detail"].items()} | stages[0]["detail"]
-    names = ("nodes", "edges", "num_flagged", "fdr", "stability", "roc_auc", "num_moved", "missing_columns")
+    of_graph = ("nodes", "edges", "missing_columns", "new_columns", "new_values")
+    names = (*of_graph, "num_flagged", "fdr", "stability", "roc_auc", "num_moved")
     peak = max(stage["peak_rss_bytes"] for stage in stages)
     made = sum(not stage["skipped"] for stage in stages)
     costs = {"seconds": seconds, "peak_bytes": peak, "num_made": made, "num_kept": len(stages) - made}
@@ -190,29 +188,21 @@ def _send_results(config: Config, workspace: Workspace) -> None:
         log.info("copied %s to %s", ", ".join(names), target, extra=console.event("copied", files=names, to=target))
 
 
-def _carry_over(run: FinishedRun) -> list[str]:
-    """What the verdicts of the trained run mean for this one, in words; its lesson is written beside the scores."""
-    if run.trained is None or "scores" not in run.keys or not (run.trained.folder / verdicts.FILE).is_file():
-        return []
-    try:
-        lines = teach.carry_over(run.trained, run)
-    except ValueError as error:  # the scores are made, and stay
-        lines = [f"what was said about nodes of {run.trained.folder} is left out: {error}"]
+def _carry_over(config: Config, run: FinishedRun) -> list[str]:
+    """What verdicts on earlier runs mean for this one, in words; the trained run's lesson is kept beside the scores."""
+    lines, trained = [], run.trained
+    earlier = [] if config.since is None else [FinishedRun(config.since)]
+    earlier += [trained] if trained is not None and all(one.folder != trained.folder for one in earlier) else []
+    for one in earlier if "scores" in run.keys else []:
+        if (one.folder / verdicts.FILE).is_file():
+            try:
+                lines += teach.carry_over(one, run, applies_lesson=trained is not None and one.folder == trained.folder)
+            except ValueError as error:  # the scores are made, and stay
+                lines += [f"what was said about nodes of {one.folder} is left out: {error}"]
+    lines += run.reopened_lines() if earlier else []
     for line in lines:
         log.info("%s", line)
     return lines
-
-
-def _warn_too_late(config: Config, workspace: Workspace) -> None:
-    """Warns where logs were asked of a training that an earlier run finished without them."""
-    for record in workspace.records:
-        if not (record.name.startswith("train-") and record.skipped):
-            continue
-        folder = Path(record.folder)
-        has_board = (folder / "tensorboard").exists()
-        late = ["track.to=tensorboard"] if "tensorboard" in config.track.to and not has_board else []
-        for option in late:
-            log.warning("%s has no effect: this training is finished; remove %s to train again", option, folder)
 
 
 def check_folder(config: Config) -> None:

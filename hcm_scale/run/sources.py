@@ -203,7 +203,7 @@ def edge_rows(
         else:
             fetched = fetched_files(beside, {"graph.path": source.path}, PARQUET + CSV)
             path = str(stack.enter_context(fetched)[0])
-        yield EdgeRows(open_table("graph.path", path, source.max_bytes), columns, graph, nodes)
+        yield EdgeRows(open_table("graph.path", path), columns, graph, nodes)
 
 
 def count_rows(
@@ -262,7 +262,7 @@ def _guessed(graph: schema.TablesGraph, paths: list[Any], columns: readers.Colum
     given = {name: value for name, value in named.items() if value != getattr(schema.SqlGraph(), name)}
     plain = [str(path) if isinstance(path, Path) else path for path in paths]
     tables = plain[0], plain[1] if len(plain) > 1 else None
-    guessed = guess.guess_columns(tables, given, graph.max_bytes, "graph.")
+    guessed = guess.guess_columns(tables, given, "graph.")
     guess.log_guesses({name: value for name, value in guessed.items() if value != named[name]})
     source, target = guessed["source_column"], guessed["target_column"]
     node_type = guessed.get("node_type_column", columns.node_type)
@@ -303,8 +303,7 @@ def _matrix(graph: schema.MatrixGraph) -> Reader:
 
 
 def _pyg(graph: schema.PygGraph) -> Reader:
-    trust, policy = graph.trust_pickle, policy_of(graph)
-    return lambda out: readers.read_dataset(out, graph.dataset, graph.path, trust_pickle=trust, policy=policy)
+    return lambda out: readers.read_dataset(out, graph.dataset, graph.path, policy=policy_of(graph))
 
 
 def policy_of(graph: schema.GraphConfig) -> readers.Policy:
@@ -320,6 +319,6 @@ _READERS: dict[type[schema.GraphConfig], Callable[[Any], Reader]] = {
         **{name: value for name, value in asdict(graph).items() if name not in ("source", "name")}
     ),
     schema.FolderGraph: lambda graph: ingest_stage.copy_folder(graph.path, graph.featureless),
-    schema.DefaultGraph: lambda graph: ingest_stage.make_default(graph.seed),
-    schema.GraphConfig: lambda graph: ingest_stage.make_default(0),
+    schema.DefaultGraph: lambda graph: ingest_stage.make_default(),
+    schema.GraphConfig: lambda graph: ingest_stage.make_default(),
 }

@@ -5,7 +5,7 @@
     label    labels
     train    propagated-VIEW (where the first hop is exact, on a CPU), train-VIEW
     score    scores, drift (of a run with `trained`)
-    report   report
+    report   cases, report
 
 `stages` lists them in this order, by command. Each `workspace.Stage` names the options that decide its result, the
 stages that it reads, how to make it and what memory that needs. This is the one place where the configuration meets
@@ -29,6 +29,7 @@ from hcm_scale.base.memory import Need
 from hcm_scale.base.npy import new_array
 from hcm_scale.base.spmm import ModelInput, Propagated
 from hcm_scale.base.threads import kernel_threads
+from hcm_scale.cases.changes import changes_line
 from hcm_scale.config import Config, SyntheticGraph, parse_fan_out
 from hcm_scale.edges.payments import edge_lines
 from hcm_scale.features import propagate
@@ -41,9 +42,10 @@ from hcm_scale.ranks.world import ALONE
 from hcm_scale.run import memory, sources
 from hcm_scale.run.sources import Trained
 from hcm_scale.run.workspace import Facts, Stage, Workspace, repair_hint
+from hcm_scale.score import result
 from hcm_scale.score.edge_index import PairHead
 from hcm_scale.shards import open_labels
-from hcm_scale.stages import drift, ingest, label, purify, report, score, train
+from hcm_scale.stages import cases, drift, ingest, label, purify, report, score, train
 from hcm_scale.stages.convergence import Chains, drawn_edges, hops_by_sample
 from hcm_scale.stages.edges import View, has_room
 from hcm_scale.stages.embedding import embed_samples
@@ -116,6 +118,7 @@ class RunContext:
     given: Graph | None = None
     trained: Trained | None = None  # a finished run whose samples are used
     until: str = "report"  # the command whose stages are the last
+    since: cases.Earlier | None = None  # a finished run whose cases keep their ids
     opened: dict[Path, purify.Purified] = dataclasses.field(default_factory=dict)  # with the arrays that were made
 
     @property
@@ -266,6 +269,8 @@ def _ingest(run: RunContext) -> Iterator[Stage]:
             facts["source"] = {"content": sources.content_hash(stamps)}
         if given is None and encodings is not None:
             facts["missing_columns"] = readers.missing_columns(graph, encodings)
+            assert before is not None
+            facts["new_columns"], facts["new_values"] = readers.new_columns(graph, before), readers.new_values(graph)
         return facts | ({"anomalies": int(graph.y.sum())} if graph.y is not None else {})
 
     generates = given is None and isinstance(config.graph, SyntheticGraph)
@@ -343,11 +348,8 @@ def _train_view(run: RunContext, view: str) -> Stage:
         return run.foresight(run.structure(view)).train()
 
     def make(out: Path) -> Facts:
-        training, posterior = run.training(view), config.posterior
-        record = train.Record(
-            checkpoint_every=posterior.checkpoint_every,
-            tensorboard="tensorboard" in config.track.to,
-        )
+        training = run.training(view)
+        record = train.Record(config.posterior.checkpoint_every)
         workers = run.choose(f"train-{view}", ways()) if on_cpu else memory.MOST_WORKERS
         team = world if shares else ALONE
         samples = train.train(training, out, device=run.device, workers=workers, record=record, world=team)
@@ -363,7 +365,7 @@ def _train_view(run: RunContext, view: str) -> Stage:
         make,
         together=shares,
         group="train" if on_cpu and is_small else None,  # one core for each view
-        leaves=("checkpoints", "tensorboard"),
+        leaves=("checkpoints",),
         needs=(lambda: [need for _, need in ways()]) if on_cpu else None,
     )
 
@@ -386,7 +388,6 @@ def _score(run: RunContext) -> Iterator[Stage]:
             options=options,
             features=run.purified().features,
             propagated=run.exact_first_hop,
-            seed=config.seed,
             state=run.choose("scores", run.foresight(run.graph()).scores(on_gpu=on_gpu)),
             device=run.device,
             world=world,
@@ -401,7 +402,7 @@ def _score(run: RunContext) -> Iterator[Stage]:
     decides = [asdict(options), config.seed, propagate.FORMAT, *run.trained_keys(*trains, "scores")]
     reads = "graph", "purified", *(trains if trained is None else [])
     host_needs = needs if run.device == "cpu" else None
-    yield Stage("scores", score.FORMAT, decides, reads, make, together=True, needs=host_needs)
+    yield Stage("scores", result.FORMAT, decides, reads, make, together=True, needs=host_needs)
     if trained is None:
         return
 
@@ -415,7 +416,16 @@ def _score(run: RunContext) -> Iterator[Stage]:
 
 
 def _report(run: RunContext) -> Iterator[Stage]:
-    config, folders, trains = run.config, run.workspace.folders, run.trained is None
+    config, folders, trains, since = run.config, run.workspace.folders, run.trained is None, run.since
+
+    def make_cases(out: Path) -> Facts:
+        made = cases.make(run.graph(), folders["scores"], out, since)
+        facts: Facts = {"cases": len(made), "num_flagged": made.num_flagged}
+        if made.changes is not None:
+            facts |= {"num_new": len(made.changes["new"]), "line": changes_line(made.changes)}
+        return facts
+
+    yield Stage("cases", cases.FORMAT, None if since is None else since[::2], ("graph", "scores"), make_cases)
     ways = lambda: run.foresight(run.graph()).report()  # noqa: E731
 
     def make(out: Path) -> Facts:
@@ -431,6 +441,7 @@ def _report(run: RunContext) -> Iterator[Stage]:
             labels=folders["labels"] if trains else None,
             features=purified.record,
             drift=folders.get("drift"),
+            cases=folders["cases"],
             stages=[asdict(record) for record in run.workspace.records],
             ranks_edges=report.ranks_edges_fast(graph) and run.choose("report", ways()) == ways()[0][0],
             count_rows=None if run.given is not None else partial(sources.count_rows, config.graph, folders["graph"]),
@@ -440,7 +451,7 @@ def _report(run: RunContext) -> Iterator[Stage]:
 
     needs = lambda: [need for _, need in ways()]  # noqa: E731
     options = [report.NUM_EXPLAINED, config.graph.name]
-    yield Stage("report", report.FORMAT, options, ("scores", "labels" if trains else "drift"), make, needs=needs)
+    yield Stage("report", report.FORMAT, options, ("cases", "labels" if trains else "drift"), make, needs=needs)
 
 
 _STAGES_OF: dict[str, Callable[[RunContext], Iterator[Stage]]] = {  # by command

@@ -143,6 +143,7 @@ class _Scratch:
 
     def number(self, entries: NDArray[Any], out: NDArray[np.int32]) -> int:
         """Writes the positions of these nodes to `out`, new ones at the end; the number of nodes so far."""
+        entries = entries.astype(self.position.dtype, copy=False)  # one kernel to compile
         self.count = relabel(entries, self.position, self.base, self.nodes, self.count, out)
         return self.count
 

@@ -86,7 +86,8 @@ def predict_on_device(
                 check_finite(bool(torch.isfinite(moments[0]).all()), count)
                 on_edges(len(pairs.left))
     if pairs is not None:
-        _copy_out(edges, moments, mean, m2)
+        copy_from_device(moments[0], mean)
+        copy_from_device(moments[1], m2)
     return count
 
 
@@ -104,7 +105,7 @@ def _pass_through(
 
     def take(_: int, first: int) -> None:
         left, right, number = edges.edges(first, min(first + _RANGE_EDGES, edges.num_edges))
-        chosen = number if len(edges.limit) else slice(first, first + len(number))
+        chosen = slice(first, first + len(number))
         ends = copy_to_device(left, device), copy_to_device(right, device)
         moments = torch.zeros(2, len(number), device=device)
         if count > 1:
@@ -124,28 +125,21 @@ def _pass_through(
 
 
 def edge_ends(edges: EdgeIndex, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Left and right ends of all scored edges, in order, in the graph's index type."""
+    """Left and right ends of all edges, in order, in the graph's index type."""
     kind = torch.from_numpy(np.empty(0, edges.indices.dtype)).dtype
     ends = torch.empty(2, edges.num_edges, dtype=kind, device=device)
     needed = edges.indices.nbytes + 24 * edges.num_nodes + 32 * _PASS_EDGES
-    is_whole = not len(edges.limit) and edges.num_edges == edges.start[-1]
-    if is_whole and needed <= free_bytes(device):
+    if needed <= free_bytes(device):
         _list_ends(edges, ends)
         return ends[0], ends[1]
 
-    def fill(first: int, at: int) -> int:
-        left, right, _ = edges.edges(first, min(first + _LIST_EDGES, edges.num_edges))
-        ends[0, at : at + len(left)] = torch.from_numpy(left)
-        ends[1, at : at + len(left)] = torch.from_numpy(right)
-        return at + len(left)
+    def fill(_: int, first: int) -> None:
+        left, right, number = edges.edges(first, min(first + _LIST_EDGES, edges.num_edges))
+        ends[0, first : first + len(number)] = torch.from_numpy(left)
+        ends[1, first : first + len(number)] = torch.from_numpy(right)
 
-    starts, filled = range(0, edges.num_edges, _LIST_EDGES), 0
-    if not len(edges.limit):
-        share_parts(numba.get_num_threads(), starts, lambda _, first: fill(first, first))
-        return ends[0], ends[1]
-    for first in starts:
-        filled = fill(first, filled)
-    return ends[0, :filled], ends[1, :filled]
+    share_parts(numba.get_num_threads(), range(0, edges.num_edges, _LIST_EDGES), fill)
+    return ends[0], ends[1]
 
 
 def _list_ends(edges: EdgeIndex, ends: Tensor) -> None:
@@ -158,20 +152,6 @@ def _list_ends(edges: EdgeIndex, ends: Tensor) -> None:
         left = torch.searchsorted(start, number, right=True) - 1
         ends[0, part] = left
         ends[1, part] = indices[number.add_(shift[left])]
-
-
-def _copy_out(edges: EdgeIndex, moments: Tensor, mean: Array, m2: Array) -> None:
-    """Copies moments, which are packed on the device, to their edge numbers on the host."""
-    if not len(edges.limit):
-        copy_from_device(moments[0], mean)
-        copy_from_device(moments[1], m2)
-        return
-    filled = 0
-    for first in range(0, edges.num_edges, _LIST_EDGES):
-        number = edges.edges(first, min(first + _LIST_EDGES, edges.num_edges))[2]
-        part = moments[:, filled : filled + len(number)].cpu().numpy()
-        mean[number], m2[number] = part[0], part[1]
-        filled += len(number)
 
 
 @contextlib.contextmanager

@@ -1,34 +1,29 @@
-"""Numbers of a graph's edges, which of them are scored, and averages over each node's edges: a view of the CSR.
+"""Numbers of a graph's edges, and averages over each node's edges: a view of the CSR.
 
 Edges of an undirected graph are numbered by the CSR entries with column > row. Rows are sorted, so those entries are
 the tail of each row, and with `start[u]` = how many of them the rows before u have,
 
     CSR position of edge e in row u  =  indptr[u + 1] - start[u + 1] + e.
 
-A directed graph has start = indptr, and the same formula gives position = e. Memory: 8 bytes per node, and 8 more where
-`max_neighbors` bounds what is scored.
-
-With `max_neighbors = k` every node draws k of its neighbours uniformly without replacement, and an edge is scored when
-one of its ends drew it. Arc (v, u) has the hash `bits(seed, v, u)`, and v draws it when the hash is at most `limit[v]`,
-the k-th smallest of the row. Scores of v average over v's own draw alone: averaging over all scored edges would
-overweight neighbours of small degree, which draw all their edges. No result depends on the number of threads.
+A directed graph has start = indptr, and the same formula gives position = e. Memory: 8 bytes per node. No
+result depends on the number of threads.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
 
 from hcm_scale.base.jit import kernel, prefetch
-from hcm_scale.base.rng import bits, key
 from hcm_scale.base.threads import run_in_threads
 from hcm_scale.graph.lookup import find_arcs, first_above
 
-MAX_HASH = np.uint64(0xFFFFFFFFFFFFFFFF)
-_PURPOSE = 0x5C0E  # separates these draws from other uses of the same seed
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MANY_ENTRIES = 1 << 27  # of a CSR: sixteen cores take a second or two for a pass over them, a GPU less to get them
 _AHEAD = 16  # neighbours between prefetching an edge and reading it
 _ONE = np.uint64(1)
 _MAX_KEY = np.uint32(0xFFFFFFFF)
@@ -41,8 +36,6 @@ class Edges(NamedTuple):
     indices: NDArray[Any]
     start: NDArray[np.int64]
     directed: bool
-    limit: NDArray[np.uint64]
-    seed: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +52,6 @@ class EdgeIndex:
     indices: NDArray[Any]
     start: NDArray[np.int64]  # (n + 1): number of the first edge of each row
     directed: bool
-    limit: NDArray[np.uint64]  # (n): largest hash drawn by each node; empty where every edge is scored
-    seed: int
 
     @property
     def num_nodes(self) -> int:
@@ -72,18 +63,17 @@ class EdgeIndex:
 
     @property
     def for_kernels(self) -> Edges:
-        return Edges(self.indptr, self.indices, self.start, self.directed, self.limit, self.seed)
+        return Edges(self.indptr, self.indices, self.start, self.directed)
 
     def edges(self, first: int, last: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64]]:
-        """Left ends, right ends and numbers of the scored edges among first .. last - 1."""
+        """Left ends, right ends and numbers of the edges first .. last - 1."""
         left, right = (np.empty(last - first, self.indices.dtype) for _ in range(2))
-        number = np.empty(last - first, np.int64)
         row = int(np.searchsorted(self.start, first, side="right")) - 1
-        found = list_edges(self.for_kernels, first, last, row, left, right, number)
-        return left[:found], right[:found], number[:found]
+        list_edges(self.for_kernels, first, last, row, left, right)
+        return left, right, np.arange(first, last)
 
     def find(self, left: ArrayLike, right: ArrayLike) -> NDArray[np.int64]:
-        """Number of the edge from left[i] to right[i], drawn or not; -1 where there is none, or no such node."""
+        """Number of the edge from left[i] to right[i]; -1 where there is none, or no such node."""
         u, v = np.asarray(left, np.int64), np.asarray(right, np.int64)
         u, v = (u, v) if self.directed else (np.minimum(u, v), np.maximum(u, v))
         known = np.flatnonzero((np.minimum(u, v) >= 0) & (np.maximum(u, v) < self.num_nodes))
@@ -93,44 +83,33 @@ class EdgeIndex:
         return out
 
     def of_node(self, v: int, step: int = 1) -> NDArray[np.int64]:
-        """Edge numbers of every step-th of v's neighbours (out-neighbours if directed), in CSR order, drawn or not."""
+        """Edge numbers of every step-th of v's neighbours (out-neighbours if directed), in CSR order."""
         out = np.empty(-(-(self.indptr[v + 1] - self.indptr[v]) // step), np.int64)
         row_edges(self.for_kernels, v, step, out)
         return out
 
 
-def edge_index(
-    indptr: NDArray[np.int64],
-    indices: NDArray[Any],
-    *,
-    directed: bool = False,
-    max_neighbors: int | None = None,
-    seed: int = 0,
-) -> EdgeIndex:
-    """Numbered edges of a CSR with sorted rows; `max_neighbors` bounds how many each node is scored by."""
+def edge_index(indptr: NDArray[np.int64], indices: NDArray[Any], *, directed: bool = False) -> EdgeIndex:
+    """Numbered edges of a CSR with sorted rows."""
     start = indptr
     if not directed:
         start = np.zeros(len(indptr), np.int64)
         run_in_threads(len(indptr) - 1, first_above, indptr, indices, start[1:])
         np.subtract(indptr[1:], start[1:], out=start[1:])
         np.cumsum(start, out=start)
-    limit, draw = np.empty(0, np.uint64), key(seed, _PURPOSE)
-    if max_neighbors is not None:
-        limit = np.empty(len(indptr) - 1, np.uint64)
-        run_in_threads(len(limit), draw_limits, indptr, indices, max_neighbors, draw, limit)
-    return EdgeIndex(indptr, indices, start, directed, limit, draw)
+    return EdgeIndex(indptr, indices, start, directed)
 
 
 class PairHead(NamedTuple):
     """|z_u - z_v| -> Linear -> ReLU -> Linear: weights (width, hidden) and (hidden, C), each with its bias."""
 
-    weight0: Tensor
-    bias0: Tensor
-    weight1: Tensor
-    bias1: Tensor
+    weight0: "Tensor"
+    bias0: "Tensor"
+    weight1: "Tensor"
+    bias1: "Tensor"
 
     @staticmethod
-    def of(sample: Mapping[str, Tensor]) -> "PairHead":
+    def of(sample: Mapping[str, "Tensor"]) -> "PairHead":
         """Head of a parameter sample."""
         return PairHead(*(sample[f"head.{i}.{part}"].detach() for i in range(2) for part in ("weight", "bias")))
 
@@ -138,13 +117,13 @@ class PairHead(NamedTuple):
 class Pairs(NamedTuple):
     """Edges on a device, (m,) each; whether z_u - z_v keeps its sign; whether the hop is expected or likeliest."""
 
-    left: Tensor
-    right: Tensor
+    left: "Tensor"
+    right: "Tensor"
     signed: bool
     expected: bool
 
 
-def check_sample(edges: EdgeIndex, z: Tensor, head: PairHead) -> None:
+def check_sample(edges: EdgeIndex, z: "Tensor", head: PairHead) -> None:
     """Raises ValueError if an embedding does not fit the graph or the head."""
     wanted = (edges.num_nodes, head.weight0.shape[0])
     if tuple(z.shape) != wanted:
@@ -160,41 +139,15 @@ def check_finite(finite: bool, count: int) -> None:
 
 
 @kernel
-def draw_limits(part, indptr, indices, num_drawn, seed, out):
-    """out[v] = the num_drawn-th smallest hash of row v's arcs; rows that short are drawn whole."""
-    for v in range(part[0], part[1]):
-        degree = indptr[v + 1] - indptr[v]
-        out[v] = MAX_HASH
-        if degree > num_drawn:
-            hashes = np.empty(degree, np.uint64)
-            for i in range(degree):
-                hashes[i] = bits(seed, v, indices[indptr[v] + i])
-            hashes.sort()
-            out[v] = hashes[num_drawn - 1]
-
-
-@kernel
-def list_edges(edges, first, last, row, left, right, number):
-    """Number of drawn edges among first .. last - 1, whose ends and numbers are written; row `row` is that of `first`.
-
-    An edge is drawn when one of its two ends draws it, on a directed graph its tail; all are where `limit` is empty.
-    """
-    indptr, indices, start, directed, limit, seed = edges
-    found = 0
+def list_edges(edges, first, last, row, left, right):
+    """Both ends of the edges first .. last - 1; row `row` is that of `first`."""
+    indptr, indices, start, _ = edges
     u = row
     for e in range(first, last):
         while start[u + 1] <= e:
             u += 1
-        v = indices[indptr[u + 1] - start[u + 1] + e]
-        if len(limit):
-            drawn = bits(seed, u, v) <= limit[u] or (not directed and bits(seed, v, u) <= limit[v])
-            if not drawn:
-                continue
-        left[found] = u
-        right[found] = v
-        number[found] = e
-        found += 1
-    return found
+        left[e - first] = u
+        right[e - first] = indices[indptr[u + 1] - start[u + 1] + e]
 
 
 @kernel(inline="always")
@@ -237,7 +190,7 @@ def ask_ahead(indptr, indices, start, v, position):
 @kernel
 def row_edges(edges, v, step, out):
     """out[i] = number of the edge between v and its (step * i)-th neighbour."""
-    indptr, indices, start, directed, _limit, _seed = edges
+    indptr, indices, start, directed = edges
     for i in range(len(out)):
         out[i] = edge_number(indptr, indices, start, directed, v, indptr[v] + step * i)
 
@@ -292,28 +245,26 @@ def _nearest(hops, spreads, keep):
 
 @kernel(allocates=False)
 def _gather_row(edges, v, means, var, hops, spreads):
-    """Number of v's drawn edges, whose means and variance are copied to `hops`, a row per mean, and `spreads`."""
-    indptr, indices, start, directed, limit, seed = edges
-    all_drawn = len(limit) == 0
+    """Number of v's edges, whose means and variance are copied to `hops`, a row per mean, and `spreads`."""
+    indptr, indices, start, directed = edges
     size = 0
     for position in range(indptr[v], indptr[v + 1]):
-        if all_drawn and not directed:
+        if not directed:
             near = ask_ahead(indptr, indices, start, v, position)
             prefetch(var, near)
             for i in range(len(means)):
                 prefetch(means[i], near)
-        if all_drawn or bits(seed, v, indices[position]) <= limit[v]:
-            e = np.uint64(edge_number(indptr, indices, start, directed, v, position))
-            for i in range(len(means)):
-                hops[i, size] = means[i][e]
-            spreads[size] = var[e]
-            size += 1
+        e = np.uint64(edge_number(indptr, indices, start, directed, v, position))
+        for i in range(len(means)):
+            hops[i, size] = means[i][e]
+        spreads[size] = var[e]
+        size += 1
     return size
 
 
 @kernel
 def average_rows(part, edges, keep, means, var, ahp, iv):
-    """ahp[i, v] = average of means[i] over the nearest share `keep` of v's drawn edges, and iv[v] that of `var` over
+    """ahp[i, v] = average of means[i] over the nearest share `keep` of v's edges, and iv[v] that of `var` over
     the nearest by means[0]; 0 where there are none.
 
     Memory per thread: for each entry of the longest row 4 bytes per mean, and 4 more.

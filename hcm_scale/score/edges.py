@@ -18,13 +18,11 @@ import math
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numba
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from hcm_scale.base import files
 from hcm_scale.base.jit import (
@@ -41,6 +39,9 @@ from hcm_scale.base.names import MODEL_SIZES, Hop
 from hcm_scale.base.npy import Rule, nameless_array, open_array, save_converted
 from hcm_scale.base.threads import run_in_slices, share_parts
 from hcm_scale.score.edge_index import EdgeIndex, PairHead, check_finite, check_sample
+
+if TYPE_CHECKING:  # finished runs are read without torch
+    import torch
 
 MEAN_FILE, VAR_FILE = "edges_mean.npy", "edges_var.npy"
 _ONE_BITS, _DROPPED_BITS, _NOT_SCORED = 0x3F800000, 10, 65_535
@@ -118,18 +119,18 @@ OnSample = Callable[[int, EdgeHops], object]
 
 def predict_edges(
     edges: EdgeIndex,
-    samples: Iterable[tuple[Tensor, PairHead]],
+    samples: Iterable[tuple["torch.Tensor", PairHead]],
     *,
     hop: Hop = "expected",
     chunk_edges: int | None = None,
     folder: Path | None = None,
-    device: torch.device | str = "cpu",
+    device: "torch.device | str" = "cpu",
     precision: str = "auto",
     on_edges: Callable[[int], object] = lambda num_edges: None,
     begun: tuple[int, EdgeHops] | None = None,
     on_sample: OnSample = lambda num_samples, moments: None,
 ) -> EdgeHops:
-    """Mean and variance of the predicted hop of every scored edge over the samples, an iterable of (z, head).
+    """Mean and variance of the predicted hop of every edge over the samples, an iterable of (z, head).
 
     `samples` is consumed once, lazily, and each z is no longer used when the next is requested: all may share one
     buffer. With `folder` the result is in two files without names there, else it is held in memory. `chunk_edges`
@@ -139,13 +140,13 @@ def predict_edges(
     moments, mean and squared deviations: on a CPU after each sample, else after the last. On a CPU `begun` continues
     from what `on_sample` was given.
     """
+    import torch
+
     device = torch.device(device)
     moments, count, expected = new_moments(edges.num_edges, folder), 0, hop == "expected"
     mean, m2 = moments
     if begun is not None:
         count, (mean[:], m2[:]) = begun
-    elif len(edges.limit):
-        mean[:], m2[:] = np.nan, np.nan
     if device.type == "cuda":
         from hcm_scale.score.device import predict_on_device  # imports Triton
 
@@ -164,7 +165,9 @@ def predict_edges(
         on_sample(count, moments)
     else:
         chunk = min(chunk_edges or CPU_CHUNK_EDGES, max(edges.num_edges, 1))
-        count = _predict_on_cpu(edges, samples, moments, count, chunk, expected, on_edges=on_edges, on_sample=on_sample)
+        watched: Any = {"on_edges": on_edges, "on_sample": on_sample}
+        with torch.no_grad():
+            count = _predict_on_cpu(edges, samples, moments, count, chunk, expected, **watched)
     if count == 0:
         raise ValueError("there are no parameter samples to score with; at least one is needed")
     run_in_slices(len(m2), lambda part: np.divide(m2[part], np.float32(count), out=m2[part]))
@@ -179,10 +182,9 @@ def new_moments(num_edges: int, folder: Path | None) -> EdgeHops:
     return EdgeHops(mean, var)
 
 
-@torch.no_grad()
 def _predict_on_cpu(
     edges: EdgeIndex,
-    samples: Iterable[tuple[Tensor, PairHead]],
+    samples: Iterable[tuple["torch.Tensor", PairHead]],
     moments: EdgeHops,
     count: int,
     chunk: int,

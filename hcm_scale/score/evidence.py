@@ -39,8 +39,6 @@ from hcm_scale.base.order import (
     double_places,
     num_with_value,
     place_type,
-    quantiles,
-    select_values,
 )
 from hcm_scale.base.threads import run_in_slices
 from hcm_scale.graph.check import NO_TYPE
@@ -374,8 +372,9 @@ def surprise_gains(
         none = Tail(np.inf, np.inf, START, 1.0, 0.0)
         return Gains(values, double, has_value, 0, none, np.log(2.0), 0.0, False, only)
     shares = [options.low, 1.0 - np.sqrt((1.0 - options.low) * (1.0 - _HIGH)), _HIGH]  # even by their surprise
-    bulk = quantiles(values, double, shares, has_value)
-    above = select_values(values, lambda some: some > bulk[-1], has_value)
+    some = values if has_value is None else values[has_value]
+    bulk = np.quantile(some, shares)
+    above = some[some > bulk[-1]]
     is_lump = bulk[0] < bulk[1] == 0.0  # nodes that have nothing stand amid the others, and say nothing of the tail
     tail = _fit_tail(options, only is not None and not is_lump, bulk, above, size)
     few = at_places(double, [1, size, size // 2 + 1, (size + 1) // 2], has_value)  # surprise falls from place to place

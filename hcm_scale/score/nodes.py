@@ -17,19 +17,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcm_scale.base.device import MANY_ENTRIES
 from hcm_scale.base.threads import map_slices, run_in_slices, run_in_threads
 from hcm_scale.graph.store import NodeTypes
 from hcm_scale.score import evidence
-from hcm_scale.score.edge_index import MAX_HASH, EdgeIndex, average_rows
+from hcm_scale.score.edge_index import MANY_ENTRIES, EdgeIndex, average_rows
 from hcm_scale.score.evidence import KindNumbers, WeightedEvidence, kind_gains, weigh_evidence
 from hcm_scale.score.kinds.inputs import KindInputs
 from hcm_scale.score.kinds.kind import Facts, Kind, Values
 from hcm_scale.score.metrics import is_saturated, top_overlap
 from hcm_scale.score.threshold import Verdict, judge
 
-FLAG_NAMES = ("isolated", "no_out_neighbors", "sampled")
-ISOLATED, NO_OUT_NEIGHBORS, SAMPLED = (1 << bit for bit in range(len(FLAG_NAMES)))
+FLAG_NAMES = ("isolated", "no_out_neighbors")
+ISOLATED, NO_OUT_NEIGHBORS = (1 << bit for bit in range(len(FLAG_NAMES)))
 UNSCORED = ISOLATED | NO_OUT_NEIGHBORS
 _ALL = slice(None)
 
@@ -95,8 +94,6 @@ def degrees_and_flags(edges: EdgeIndex) -> tuple[NDArray[np.int64], NDArray[np.u
     """Number of neighbours and flags of every node, (n,) each."""
     degree, flags = np.diff(edges.indptr), np.zeros(edges.num_nodes, np.uint8)
     flags[degree == 0] = NO_OUT_NEIGHBORS if edges.directed else ISOLATED
-    if len(edges.limit):
-        flags[edges.limit < MAX_HASH] |= SAMPLED
     return degree, flags
 
 
@@ -110,7 +107,7 @@ def average_hops(
     >>> average_hops(path, [np.array([1, 3], np.float32)], np.zeros(2, np.float32), trim=0.0)[0].tolist()
     [[1.0, 2.0, 3.0]]
     """
-    if device != "cpu" and len(edges.indices) >= MANY_ENTRIES and not len(edges.limit):
+    if device != "cpu" and len(edges.indices) >= MANY_ENTRIES:
         from hcm_scale.score.device import average_on_device  # imports Triton
 
         made = average_on_device(edges, means, var, 1.0 - trim, device)

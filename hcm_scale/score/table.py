@@ -12,7 +12,7 @@
 | flagged      | bool           | whether it stands out at the false-discovery rate `fdr` of the metadata        |
 | rank         | i64            | 1 = most anomalous by `rank_by`, ties by node number                           |
 | degree       | i64            | neighbours in the original graph; out-neighbours if directed                   |
-| flags        | string         | names joined by commas, empty for most: isolated, no_out_neighbors, sampled    |
+| flags        | string         | names joined by commas, empty for most: isolated, no_out_neighbors             |
 | type         | string         | where nodes are of several types; dictionary-encoded, null for none            |
 | y, kind      | u8             | where known: 1 = anomaly; 0 normal, 1 structural, 2 attribute                  |
 
@@ -208,8 +208,8 @@ def _rows(
 def _flag_text(flags: NDArray[np.uint8]) -> pa.Array:
     """Bit masks as comma-joined names.
 
-    >>> _flag_text(np.array([0, 1, 6], np.uint8)).to_pylist()
-    ['', 'isolated', 'no_out_neighbors,sampled']
+    >>> _flag_text(np.array([0, 1, 3], np.uint8)).to_pylist()
+    ['', 'isolated', 'isolated,no_out_neighbors']
     """
     masks = range(1 << len(FLAG_NAMES))
     names = [",".join(name for bit, name in enumerate(FLAG_NAMES) if mask >> bit & 1) for mask in masks]

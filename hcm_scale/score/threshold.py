@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaincc, gammaincinv
 
-from hcm_scale.base.order import order, select_values
+from hcm_scale.base.order import order
 from hcm_scale.base.threads import run_in_slices
 from hcm_scale.score.evidence import FEW, LEAST_P, START, Sums, widening
 
@@ -162,7 +162,7 @@ def discoveries(p: Values, rate: float) -> NDArray[np.bool_]:
     [False, True, True, False]
     """
     step = rate / max(1, len(p))
-    few = select_values(p, lambda some: some <= step * len(p))  # no other can be
+    few = p[p <= step * len(p)]  # no other can be
     ordered = few[order(few)]
     below = np.flatnonzero(ordered <= step * np.arange(1, len(few) + 1))
     out = np.zeros(len(p), bool)

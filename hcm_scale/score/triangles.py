@@ -27,12 +27,11 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from hcm_scale.base import order
-from hcm_scale.base.device import MANY_ENTRIES
 from hcm_scale.base.jit import fetch_add, kernel, prefetch
 from hcm_scale.base.threads import map_slices, positions_where, run_in_threads
 from hcm_scale.graph.lookup import two_sides
 from hcm_scale.graph.store import Graph
-from hcm_scale.score.edge_index import EdgeIndex, edge_index
+from hcm_scale.score.edge_index import MANY_ENTRIES, EdgeIndex, edge_index
 
 _BATCH = 64  # edges whose ends are prefetched before the first of them is read
 _AHEAD = 16  # neighbours between prefetching a node's numbers and reading them

@@ -14,7 +14,6 @@ Device memory, with indices of b bytes: 4 b + 1 an edge, about 100 a node, and a
 from __future__ import annotations  # the kernels' `tl.constexpr` stay unread where Triton is missing
 
 import contextlib
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -75,7 +74,7 @@ def _names(indptr: Tensor, kind: np.dtype[Any]) -> Tensor:
 def _lists(edges: EdgeIndex, used: NDArray[np.bool_] | None, names: Tensor) -> list[Tensor]:
     """Successors of every node, and the other ends of the edges that it owns, each as bounds, (n + 1,), and a list."""
     num, made, size = edges.num_edges, [], names[:0]
-    ends = edge_ends(replace(edges, limit=edges.limit[:0]), names.device)
+    ends = edge_ends(edges, names.device)
     is_used = torch.ones(num, dtype=torch.uint8, device=names.device)
     if used is not None:
         copy_into_device(is_used, used.view(np.uint8))

@@ -22,7 +22,7 @@ import os
 import secrets
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -37,6 +37,9 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, UndefinedError
 from numpy.typing import NDArray
 
 from hcm_scale.base import console, files
+from hcm_scale.cases.clue import grow_from
+from hcm_scale.cases.drawing import drawn
+from hcm_scale.cases.find import structure_of
 from hcm_scale.edges.strange import StrangeEdges
 from hcm_scale.report import sections
 from hcm_scale.report.card import card, num_rings
@@ -44,6 +47,7 @@ from hcm_scale.report.page import PAGE_ROWS, policy, templates
 from hcm_scale.report.wording import kind_words, reasons_of, terms
 from hcm_scale.report.write import stream_csv
 from hcm_scale.review import teach, verdicts
+from hcm_scale.review.cases import CaseVerdict, judge_case, judged_cases
 from hcm_scale.run.finished import FinishedRun
 from hcm_scale.score import table
 from hcm_scale.serve.search import Filter, find_rows, passing_rows
@@ -53,6 +57,7 @@ _NEIGHBORS = 60  # listed in an explanation
 _MAX_BODY_BYTES = 1 << 16  # of a POST: an id may be long
 _NUM_REVIEWED = 20  # nodes of one draw
 _NUM_EDGES = 100
+_CASES = 10  # of a page
 _EDGES_FILE, _EDGES_FORMAT = "strange_edges.json", 2  # in the run, once they were asked for
 _TAUGHT = {"key": "taught_rank", "name": "Taught", "kind": "count", "help": "Rank by what the verdicts have taught"}
 _NOT_FOUND = "there is nothing here\n"
@@ -125,7 +130,7 @@ class Views:
         with self._lock:
             shown["reason"] = reasons_of(self.run.evidence, taken["node"].to_pylist())
         shown["id"] = [str(value) for value in shown["id"]]  # a script would round large numbers
-        shown |= self._verdicts_on(taken["id"]) | ({_TAUGHT["key"]: taught[1][rows].tolist()} if taught else {})
+        shown |= self.verdicts_on(taken["id"]) | ({_TAUGHT["key"]: taught[1][rows].tolist()} if taught else {})
         by_row = [dict(zip(shown, row, strict=True)) for row in zip(*shown.values(), strict=True)]
         answer = {"rows": by_row, "total": total, "barTop": max(self.highest, default=0), "counts": self._counts()}
         return json.dumps(answer, allow_nan=False)
@@ -189,16 +194,55 @@ class Views:
             return None if rows is None else rows.count(chosen, edges.evidence.edges.find)
         return None
 
+    def cases(self, asked: dict[str, str]) -> str:
+        """One page of cases with what was said of each, as HTML."""
+        cases, last = self.run.cases, max(0, (len(self.run.cases) - 1) // _CASES)
+        page = _whole("page", asked.get("page", "0"), 0, last)
+        places, said = range(page * _CASES, min(len(cases), (page + 1) * _CASES)), self._judged_cases()
+        with self._lock:
+            shown = [drawn(self.run.evidence, cases, at) for at in places]
+        for at, case in zip(places, shown, strict=True):
+            case |= _told(said.get(at))
+        about = {"page": page, "last": last, "first": page * _CASES + 1, "num": len(cases)}
+        template = _templates().get_template("served_cases.html")
+        return template.render(shown=shown, num_nodes=self.ranked.num_rows, **about)
+
+    def around(self, asked: dict[str, str]) -> str:
+        """Nodes around a case by which the surprise of the whole would rise, as HTML."""
+        case, run = self.run.cases[self.run.cases.position(asked.get("case", ""))], self.run
+        with self._lock:
+            taken = grow_from(structure_of(self.graph), case.members.tolist(), run.column("p"), run.evidence.rows)
+            ranks = run.column("rank")
+        around = [
+            {"id": sections.cut_id(self.graph.external_id(one.node)), "rank": int(ranks[one.node]), "why": one.why}
+            for one in taken
+        ]
+        return _templates().get_template("served_around.html").render(around=around, num_nodes=self.ranked.num_rows)
+
+    def _judged_cases(self) -> dict[int, CaseVerdict]:
+        return judged_cases(self.graph, self.run.cases, self._verdicts())
+
+    def _judge_case(self, asked: Mapping[str, Any]) -> str:
+        name, note = str(asked["case"]), str(asked.get("note", ""))
+        at = self.run.cases.position(name)
+        self._store(judge_case(self.graph, self.run.cases, at, str(asked.get("verdict", "")), note))
+        return json.dumps(_told(self._judged_cases().get(at)) | {"counts": self._counts()})
+
+    def _store(self, lines: Sequence[Any]) -> None:
+        try:
+            verdicts.append(self.run_dir, lines, self.by)
+        except OSError as error:
+            raise OSError(f"not stored, {self.run_dir} cannot be written: {error.strerror}") from error
+
     def judge(self, asked: Mapping[str, Any]) -> str:
-        """Stores a verdict on the node of an id; the one that counts now, and the counts of all, as JSON."""
+        """Stores a verdict on a case, or the node of an id; the one that counts now, and the counts of all, as JSON."""
+        if "case" in asked:
+            return self._judge_case(asked)
         name = asked.get("id")
         ids = pa.chunked_array([[name if isinstance(name, str) else ""]], pa.large_string())
         if verdicts.find_nodes(self.graph, ids.combine_chunks())[0] < 0:
             raise ValueError(f"id={name!r:.60} is not legal; it is that of a node")
-        try:
-            verdicts.append(self.run_dir, [(name, asked.get("verdict", ""))], self.by)
-        except OSError as error:
-            raise OSError(f"not stored, {self.run_dir} cannot be written: {error.strerror}") from error
+        self._store([(name, asked.get("verdict", ""))])
         return json.dumps(self._verdict_on(ids) | {"counts": self._counts()})
 
     def _row(self, asked: Mapping[str, Any]) -> pa.Table:
@@ -241,7 +285,7 @@ class Views:
         codes = self._verdicts().codes
         return {"verdicts": len(codes), "bad": int(np.count_nonzero(codes == verdicts.BAD))}
 
-    def _verdicts_on(self, ids: pa.ChunkedArray) -> dict[str, list[str]]:
+    def verdicts_on(self, ids: pa.ChunkedArray) -> dict[str, list[str]]:
         """The verdict on each node of `ids`, empty where there is none, and who gave it."""
         table = self._verdicts().table
         names = ids.cast(table["id"].type)
@@ -251,17 +295,23 @@ class Views:
         return {"verdict": words, "by": [row["by"] or "" if row else "" for row in rows]}
 
     def _verdict_on(self, ids: pa.ChunkedArray) -> dict[str, str]:
-        return {key: value for key, (value,) in self._verdicts_on(ids).items()}
+        return {key: value for key, (value,) in self.verdicts_on(ids).items()}
 
 
 _ANSWERS: dict[tuple[str, str], tuple[str, Callable[[Views, dict[str, Any]], str]]] = {
     ("GET", "rows"): ("application/json", Views.rows),
     ("GET", "explained"): ("text/html", Views.explained),
     ("GET", "edges"): ("text/html", Views.edges),
+    ("GET", "cases"): ("text/html", Views.cases),
+    ("GET", "around"): ("text/html", Views.around),
     ("POST", "verdicts"): ("application/json", Views.judge),
     ("POST", "review"): ("application/json", Views.to_review),
     ("POST", "teach"): ("application/json", Views.rank_again),
 }
+
+
+def _told(said: CaseVerdict | None) -> dict[str, str]:
+    return {"verdict": said.verdict if said else "", "judged": said.text() if said else ""}
 
 
 def _state(path: Path) -> tuple[int, int, int] | None:

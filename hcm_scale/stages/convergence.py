@@ -48,9 +48,9 @@ def hops_by_sample(view: View, u: NDArray[np.int64], v: NDArray[np.int64], *, pr
         x = x.keeping(sampler(np.unique(np.concatenate([u, v])), key(0, 0))[0])
     with torch_threads(1):
         for first in range(0, len(u), _CHUNK_EDGES):
-            part = slice(first, first + _CHUNK_EDGES)
-            batch = make_batch(PairBatch(0, 0, u[part], v[part], np.zeros_like(u[part])), x, sampler)
+            chunk = slice(first, first + _CHUNK_EDGES)
+            batch = make_batch(PairBatch(0, 0, u[chunk], v[chunk], np.zeros_like(u[chunk])), x, sampler)
             for number, sample in enumerate(samples):
                 net.load_state_dict(sample, strict=net.is_gcn)  # others may have buffers
-                predicted[number, part] = (net(batch).double().softmax(1).numpy() * hops).sum(1)
+                predicted[number, chunk] = (net(batch).double().softmax(1).numpy() * hops).sum(1)
     return predicted

@@ -59,13 +59,13 @@ class Drift(NamedTuple):
 def drift(samples: Mapping[str, Samples]) -> Drift:
     """The distances of the samples (before, now) of every number."""
     level = np.sqrt(-0.5 * np.log(_ERROR / (2.0 * max(1, len(samples)))))
-    found, moved = {}, []
+    distances, moved = {}, []
     for name, (before, now) in samples.items():
         if len(before) and len(now):
-            found[name] = distance(before, now)
-            if found[name] > USUAL + level * np.sqrt(1.0 / len(before) + 1.0 / len(now)):
+            distances[name] = distance(before, now)
+            if distances[name] > USUAL + level * np.sqrt(1.0 / len(before) + 1.0 / len(now)):
                 moved.append(name)
-    ordered = dict(sorted(found.items(), key=lambda item: -item[1]))
+    ordered = dict(sorted(distances.items(), key=lambda item: -item[1]))
     return Drift(ordered, [name for name in ordered if name in moved])
 
 
@@ -91,17 +91,19 @@ def compare(before: Purified, now: Purified, scores_before: Path, scores_now: Pa
     for name, values in (("degree", degrees), ("predicted hop", linked)):
         while name in samples:  # an attribute is called so
             name += " of the graph"
-        first, second = (np.asarray(sample(part.astype(np.float32)[:, None]))[:, 0] for part in values)
+        first, second = (np.asarray(sample(numbers.astype(np.float32)[:, None]))[:, 0] for numbers in values)
         samples[name] = first, second
-    found = drift(samples)
-    extra = console.event("drift", moved=found.moved, distances={name: found.distances[name] for name in found.moved})
-    (log.warning if found.moved else log.info)("%s", found.line(), extra=extra)
-    files.write_manifest(out, KIND, FORMAT, found._asdict() | {"line": found.line()})
-    return found
+    result = drift(samples)
+    extra = console.event(
+        "drift", moved=result.moved, distances={name: result.distances[name] for name in result.moved}
+    )
+    (log.warning if result.moved else log.info)("%s", result.line(), extra=extra)
+    files.write_manifest(out, KIND, FORMAT, result._asdict() | {"line": result.line()})
+    return result
 
 
 def read_drift(folder: Path) -> dict[str, Any]:
     """What the folder says: `moved`, the names of numbers, `distances`, the largest first, and the `line` in words."""
-    found = files.read_manifest(folder, KIND, FORMAT)
-    ordered = sorted(found["distances"].items(), key=lambda item: -item[1])
-    return {"moved": found["moved"], "distances": dict(ordered), "line": found["line"]}
+    stored = files.read_manifest(folder, KIND, FORMAT)
+    ordered = sorted(stored["distances"].items(), key=lambda item: -item[1])
+    return {"moved": stored["moved"], "distances": dict(ordered), "line": stored["line"]}

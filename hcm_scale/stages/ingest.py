@@ -72,13 +72,13 @@ def copy_graph(graph: Graph) -> Reader:
     return graph.save
 
 
-def make_default(seed: int) -> Reader:
+def make_default() -> Reader:
     """A reader that makes the embedded data set."""
-    return lambda out: synthetic.default(seed).save(out)
+    return lambda out: synthetic.default().save(out)
 
 
 def make_synthetic(
-    family: str, *, num_nodes: int, edges_per_node: int, num_attributes: int, attributes_dtype: str, seed: int
+    family: str, *, num_nodes: int, edges_per_node: int, num_attributes: int, attributes_dtype: str
 ) -> Reader:
     """A reader that makes a seeded graph; a grid rounds the nodes up to a square."""
     scale, side = (num_nodes - 1).bit_length(), math.ceil(math.sqrt(num_nodes))
@@ -87,7 +87,7 @@ def make_synthetic(
         "rmat": partial(synthetic.rmat, scale, num_nodes=num_nodes, edge_factor=edges_per_node),
         "grid": partial(synthetic.grid, side, side),
     }[family]
-    return lambda out: make(num_attributes=num_attributes, seed=seed, dtype=attributes_dtype).save(out)
+    return lambda out: make(num_attributes=num_attributes, dtype=attributes_dtype).save(out)
 
 
 def needed_bytes(size: Size, *, generates: bool, injects: bool) -> int:

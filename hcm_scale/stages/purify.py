@@ -16,7 +16,7 @@ import logging
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +40,6 @@ from hcm_scale.features.purify import (
 from hcm_scale.features.transform import Features, transform
 from hcm_scale.graph import Graph
 from hcm_scale.graph.size import Size
-from hcm_scale.graph.store import Attributes
 
 log = logging.getLogger(__name__)
 
@@ -100,8 +99,7 @@ class Purified:
         return made
 
     def _given(self) -> Graph:
-        if self.of is None:
-            raise ValueError(f"{self.folder} is opened without the graph that it is of")
+        assert self.of is not None, "it is opened with the graph that it is of"
         return self.of
 
     def strengths(self, num_arcs: int | None = None) -> NDArray[np.float32] | None:
@@ -111,19 +109,6 @@ class Purified:
 
     def fitted(self) -> FittedTransform:
         return read_tensors(self.folder / _FITTED, fitted_from_bytes)
-
-
-class _Dropping(NamedTuple):
-    """How the least similar edges are dropped."""
-
-    similarity: str
-    ratio: float
-    attributes: str  # that similarity is measured on, transformed or raw
-    before: dict[str, Any] | None = None  # what was decided for another graph, whose threshold counts
-
-    def measured(self, graph: Graph, features: NDArray[np.float32]) -> Attributes:
-        assert graph.x is not None
-        return features if self.attributes == "transformed" else graph.x
 
 
 def purify(
@@ -144,7 +129,7 @@ def purify(
     counts = f"{graph.num_attributes:,} attributes become {len(features.columns):,} features"
     log.info("%s by rule (attributes.scale=%s):\n%s", counts, scale, table(features.record["columns"]))
     median = None if graph.weights is None else median_weight(graph.weights)
-    return _write(out, graph, features, median, _Dropping(similarity, ratio, attributes))
+    return _write(out, graph, features, median, attributes, similarity=similarity, ratio=ratio)
 
 
 def _check_varied(features: Features, columns: tuple[str, ...]) -> None:
@@ -171,31 +156,34 @@ def purify_like(graph: Graph, out: Path, reference: Purified, *, attributes: str
             f"this graph has {ours} and the trained one {theirs}: weights of edges (graph.weight_column or "
             "graph.weights) belong to both graphs or to neither"
         )
-    dropping = _Dropping(reference.info["similarity"], reference.info["ratio"], attributes, reference.info)
+    dropping = {name: reference.info[name] for name in ("similarity", "ratio")} | {"before": reference.info}
     fitted = reference.fitted()
     try:
         x = fitted.apply(graph.x, graph.columns)
+        if x.shape[1] != len(reference.columns):
+            raise IndexError(f"it makes {x.shape[1]} features, and the manifest names {len(reference.columns)}")
     except IndexError as error:
         raise files.FolderError(f"{reference.folder / _FITTED} is damaged: {error}") from error
     features = Features(x, reference.columns, reference.record, fitted)
-    return _write(out, graph, features, reference.weight_median, dropping)
+    return _write(out, graph, features, reference.weight_median, attributes, **dropping)
 
 
-def _write(out: Path, graph: Graph, features: Features, weight_median: float | None, dropping: _Dropping) -> Purified:
+def _write(
+    out: Path, graph: Graph, features: Features, weight_median: float | None, attributes: str, **dropping: Any
+) -> Purified:
     """Writes the folder, the manifest last; the graph and the features that it returns are made already."""
     out.mkdir(parents=True, exist_ok=True)
-    given, source, median = graph, graph.fingerprint, {}
-    assert graph.x is not None
+    given, source, x, median = graph, graph.fingerprint, graph.x, {}
+    assert x is not None
     files.write_bytes(out / _FITTED, fitted_to_bytes(features.fitted))
-    if not features.fitted.is_made_in_seconds(graph.x, graph.columns):
+    if not features.fitted.is_made_in_seconds(x, graph.columns):
         save_npy(out / _FEATURES, features.x)
         files.sync_file(out / _FEATURES)
     if graph.weights is not None and weight_median is not None:
         graph = replace(graph, weights=write_strengths(out / _WEIGHTS, graph.weights, weight_median))
         files.sync_file(out / _WEIGHTS)
         median = {"weight_median": weight_median}
-    measured, (similarity, ratio, _, before) = dropping.measured(graph, features.x), dropping
-    marks, info = find_dropped(graph, measured, similarity=similarity, ratio=ratio, before=before)
+    marks, info = find_dropped(graph, features.x if attributes == "transformed" else x, **dropping)
     save_npy(out / _MARKS, marks)
     files.sync_file(out / _MARKS)
     made = without_dropped(graph, marks, info)

@@ -26,29 +26,33 @@ from hcm_scale import shards
 from hcm_scale.base import files
 from hcm_scale.base.text import clip, p_text
 from hcm_scale.base.threads import num_cores
+from hcm_scale.cases.changes import changes_line, changes_text
+from hcm_scale.cases.drawing import drawn
+from hcm_scale.cases.store import open_cases
+from hcm_scale.cases.tables import case_lines
 from hcm_scale.edges.payments import edges_of_report
 from hcm_scale.edges.strange import CountRows
 from hcm_scale.features.purify import attribute_signal
 from hcm_scale.graph import Graph
 from hcm_scale.graph.size import Size
 from hcm_scale.report import wording
+from hcm_scale.report.evidence import Evidence
 from hcm_scale.report.explain import label_of
-from hcm_scale.report.groups import FIRST, groups, num_first
 from hcm_scale.report.reasons import first_by_kind, kind_shares
-from hcm_scale.report.wording import found_text, group_text, score_title
+from hcm_scale.report.wording import found_text, score_title
 from hcm_scale.report.write import FORMAT, AboutRun, ScoredGraph, write_report
 from hcm_scale.score import table
 from hcm_scale.score.edges import open_hops
+from hcm_scale.score.result import FORMAT as SCORES_FORMAT
+from hcm_scale.score.result import KIND, SCALE_FILE, TYPES, open_scores
 from hcm_scale.score.table import FILE, RankedFile, kinds_of, ranked_by
 from hcm_scale.stages.drift import read_drift
-from hcm_scale.stages.score import FORMAT as SCORES_FORMAT
-from hcm_scale.stages.score import KIND, SCALE_FILE, TYPES, open_scores
 
 __all__ = ["FORMAT", "report", "summary"]
 _TOP = 10
 NUM_EXPLAINED = 10  # nodes, first of the ranking; `explain` and `serve` explain all others
 _HEAD = 5  # of each kind of evidence
-_MEMBERS = 15  # of a group
+_MOST_CASES = 30  # of a report
 _FEW_EDGES = 1 << 20  # about 2 s beside a run of 30
 
 log = logging.getLogger(__name__)
@@ -66,6 +70,7 @@ def report(
     labels: Path | str | None = None,
     features: Mapping[str, Any] | None = None,
     drift: Path | None = None,
+    cases: Path | None = None,
     stages: Sequence[Mapping[str, Any]] = (),
     ranks_edges: bool = True,
     count_rows: CountRows | None = None,
@@ -74,7 +79,8 @@ def report(
 
     `graph` is the graph with the user's own attributes, `scores` the folder of the score stage, `x` the features. `run`
     says what ran (name, seed, command); samples, version, date and hardware are filled in. `features` is the record
-    of the purify stage, `drift` the folder of that stage; `ranks_edges`, `count_rows` are those of `edges_of_report`.
+    of the purify stage, `drift` and `cases` the folders of those stages; `ranks_edges`, `count_rows` are those of
+    `edges_of_report`.
     """
     edge_mean, edge_var = open_hops(Path(scores), graph.num_edges)
     facts = found_by(Path(scores))
@@ -85,7 +91,7 @@ def report(
     signal, ranked = attribute_signal(graph, x), _open_ranked(Path(scores), graph)
     weak = wording.weak_attributes_text(signal, kinds_of(ranked), lambda: _shares(ranked, Path(scores)))
     others = wording.unstable_text(facts.get("stability")), wording.lonely_text(num_lonely, graph.num_nodes)
-    ties = wording.ties_text(ranked.slice(0, FIRST)[ranked_by(ranked)].to_numpy())
+    ties = wording.ties_text(ranked.slice(0, wording.TIED)[ranked_by(ranked)].to_numpy())
     hints = [hint for hint in (weak, *others, ties) if hint]
     moved = None if drift is None else read_drift(drift)
     for hint in hints:
@@ -102,7 +108,20 @@ def report(
     )
     scored = ScoredGraph(Path(scores) / table.FILE, graph, purified, edge_mean, edge_var, x)
     edges = partial(edges_of_report, ranks=ranks_edges, count_rows=count_rows)
-    return write_report(out, scored, about, top=NUM_EXPLAINED, strange_edges=edges)
+    shown = (lambda _: None) if cases is None else partial(cases_of_report, folder=cases)
+    return write_report(out, scored, about, top=NUM_EXPLAINED, strange_edges=edges, cases=shown)
+
+
+def cases_of_report(evidence: Evidence, folder: Path) -> dict[str, Any] | None:
+    """What a page shows of the first cases; None where no node stands out."""
+    cases = open_cases(folder, evidence.graph)
+    count = min(len(cases), max(_TOP, min(_MOST_CASES, cases.num_flagged)))
+    shown = [drawn(evidence, cases, at) for at in range(count)]
+    counts: dict[str, Any] = {"num": len(cases), "num_flagged": cases.num_flagged, "changes": None}
+    if cases.changes is not None:
+        lines = changes_text(cases.changes, {cases.id_of(at): at + 1 for at in range(len(cases))})
+        counts["changes"] = {"line": f"since {cases.changes['since']}: {changes_line(cases.changes)}", "lines": lines}
+    return {"shown": shown} | counts if shown else None
 
 
 def ranks_edges_fast(graph: Graph) -> bool:
@@ -164,13 +183,15 @@ def summary(
     seconds: float,
     verdicts: Sequence[str] = (),
 ) -> str:
-    """The first nodes of the list, how good it is if that is known, what the run cost and what to type next, as text.
+    """The first cases and nodes, how good the list is if that is known, what the run cost, what to type next, as text.
 
     `stages` are the entries of the run's list of stages, `verdicts` what earlier ones mean for this run.
     """
     parts = []
     if "scores" in folders:
-        parts.append(_list(folders["scores"], Graph.open(folders["graph"], verify=False)))
+        graph = Graph.open(folders["graph"], verify=False)
+        parts.append(_cases(folders["cases"], graph) if "cases" in folders else "")
+        parts.append(_list(folders["scores"], graph))
         parts.append(_quality(folders["scores"]))
     notes = [note for stage in stages for note in stage["detail"].get("notes", [])]
     parts += [note for note in notes if not note.startswith("Drift: ")]  # which has a line of its own
@@ -182,31 +203,43 @@ def summary(
     parts.append(_costs(stages, seconds))
     if "report" in folders:
         parts.append(f"report  {run_dir / 'report' / 'report.html'}\nscores  {run_dir / 'scores' / FILE}")
-        parts.append(_next_steps(run_dir, folders["scores"]))
+        has_cases = "cases" in folders and len(open_cases(folders["cases"], graph)) > 0
+        parts.append(_next_steps(run_dir, folders["scores"], has_cases))
     else:
         parts.append(f"made in {run_dir}; `hcm-scale run` goes on to the report")
     return "\n\n".join(part for part in parts if part)
 
 
-def _next_steps(run_dir: Path, scores: Path) -> str:
+def _next_steps(run_dir: Path, scores: Path, has_cases: bool) -> str:
     """Commands to type next, of this run; an id that cannot be typed is left out."""
     (first,) = RankedFile(scores / FILE).slice(0, 1)["id"].to_pylist()
-    steps = [["explain", str(run_dir), f"node={first}"]] if str(first).isprintable() else []
-    steps += [["serve", str(run_dir)], ["export", str(run_dir), "list.csv"], ["review", str(run_dir)]]
-    comments = ["why the first node is there", "a local page over all nodes", "the whole list for other programs"]
-    comments += ["nodes to label, then run teach"]
-    lines = [shlex.join(["hcm-scale", *words]) for words in steps]
+    steps = {"case=1": "the first case"} if has_cases else {}
+    steps |= {f"node={first}": "why the first node is there"} if str(first).isprintable() else {}
+    lines = {shlex.join(["hcm-scale", "explain", str(run_dir), word]): text for word, text in steps.items()}
+    others = (
+        (["serve", str(run_dir)], "a local page over all nodes"),
+        (["export", str(run_dir), "list.csv"], "the whole list for other programs"),
+        (["review", str(run_dir)], "nodes to label, then run teach"),
+    )
+    lines |= {shlex.join(["hcm-scale", *words]): text for words, text in others}
     width = max(map(len, lines))
-    shown = [f"  {line:<{width}}   # {text}" for line, text in zip(lines, comments[-len(lines) :], strict=True)]
-    return "\n".join(["next, beside opening the report", *shown])
+    return "\n".join(["next, beside opening the report", *(f"  {line:<{width}}   # {lines[line]}" for line in lines)])
 
 
 def _list(scores: Path, graph: Graph) -> str:
-    """The first nodes, how many stand out, the first by each kind of evidence, and groups among the first."""
+    """The first nodes, how many stand out, and the first by each kind of evidence."""
     ranked = _open_ranked(scores, graph)
-    first = ranked.slice(0, num_first(ranked))
-    parts = _strangest(first), found_text(found_by(scores)), _groups(graph, first), _heads(graph, ranked)
+    parts = _strangest(ranked.slice(0, _TOP)), found_text(found_by(scores)), _heads(graph, ranked)
     return "\n\n".join(filter(None, parts))
+
+
+def _cases(folder: Path, graph: Graph) -> str:
+    """The first cases, how many there are, and what has changed since an earlier run."""
+    cases = open_cases(folder, graph)
+    lines = case_lines(graph, cases, _TOP)
+    lines += [f"{len(cases):,} cases, {cases.num_flagged:,} of them flagged"] if len(cases) > _TOP else []
+    lines += [f"since {cases.changes['since']}: {changes_line(cases.changes)}"] if cases.changes else []
+    return "\n".join(lines)
 
 
 def _strangest(table: pa.Table) -> str:
@@ -221,16 +254,6 @@ def _strangest(table: pa.Table) -> str:
         line = f"{row['rank']:>4}  {clip(row['id'], 24):<24}{row[by]:>10.2f}   {kind:<39}{row['degree']:>6,}"
         lines.append(f"{line}{p}   {', '.join(filter(None, notes))}".rstrip())
     return "\n".join(lines)
-
-
-def _groups(graph: Graph, first: pa.Table) -> str:
-    lines = []
-    for group in groups(graph, first)[:_TOP]:
-        ids = ", ".join(clip(member["id"], 24) for member in group["members"][:_MEMBERS])
-        more = len(group["members"]) - _MEMBERS
-        ids += f" and {more:,} more" if more > 0 else ""
-        lines.append(f"{group['members'][0]['rank']:>4}  {len(group['members']):,} nodes, {group_text(group)}: {ids}")
-    return "\n".join([f"groups among the first {len(first):,}, by their best rank", *lines]) if lines else ""
 
 
 def _heads(graph: Graph, ranked: RankedFile) -> str:

@@ -25,7 +25,6 @@ from typing import Any, NamedTuple, cast
 
 import numba
 import numpy as np
-import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 from scipy import sparse
@@ -33,7 +32,7 @@ from scipy.sparse.csgraph import connected_components
 
 from hcm_scale import plugins
 from hcm_scale.base import files
-from hcm_scale.base.files import hash_files, read_tensors
+from hcm_scale.base.files import hash_files
 from hcm_scale.base.names import RANKINGS
 from hcm_scale.base.threads import run_concurrently
 from hcm_scale.features.auto import sample
@@ -46,69 +45,25 @@ from hcm_scale.model import CHUNK_ROWS
 from hcm_scale.ranks.world import ALONE, World
 from hcm_scale.rows.evidence import FILES as ROW_FILES
 from hcm_scale.score import metrics, nodes, table
-from hcm_scale.score.calibration import scale_from_bytes, scale_to_bytes
+from hcm_scale.score.calibration import scale_to_bytes
 from hcm_scale.score.edge_index import EdgeIndex, edge_index
-from hcm_scale.score.edges import MEAN_FILE, VAR_FILE, EdgeHops, Hop, open_hops, save_hops
+from hcm_scale.score.edges import MEAN_FILE, VAR_FILE, EdgeHops, Hop, save_hops
 from hcm_scale.score.evidence import FEW, type_groups
 from hcm_scale.score.kinds import hop
 from hcm_scale.score.kinds.all import KINDS
 from hcm_scale.score.kinds.attributes import CHUNK_ROWS as RESIDUAL_ROWS
-from hcm_scale.score.kinds.inputs import STORED, KindInputs, NodeHops
+from hcm_scale.score.kinds.inputs import KindInputs, NodeHops
 from hcm_scale.score.kinds.kind import Kind, Values
 from hcm_scale.score.kinds.plugin import kind_of_plugin
+from hcm_scale.score.result import FORMAT, KIND, SCALE_FILE, ScoreResult, open_scale, open_scores
 from hcm_scale.score.threshold import expected_precision
 from hcm_scale.stages.drift import drift
 from hcm_scale.stages.edges import Predicted, View, chunk_of, has_room, predict_views, sharings_of
 
-KIND = "hcm_scale scores"
-FORMAT = 14
-SCALE_FILE = "scale.safetensors"
 log = logging.getLogger(__name__)
 _MIN_CYCLES = 100  # chance makes all even in one graph of 2^100
-TYPES: dict[str, Any] = {
-    "num_samples": int,
-    "rank_by": str,
-    "metrics": dict[str, Any] | None,
-    "fdr": float,
-    "num_flagged": int,
-    "precision": tuple[tuple[int, float, float, float], ...],
-    "stability": float | None,
-    "files": dict[str, str],
-}
 _MANY_FLAGGED = 1_000  # of these the first hundred are a draw, whichever encoder predicts
 _FIRSTS = (50, 100, 200, 500, 1_000)  # rows
-_IN_MANIFEST = ("num_samples", "rank_by", "metrics", "fdr", "num_flagged", "stability")
-
-
-@dataclass(frozen=True)
-class ScoreResult:
-    """A finished folder of scores. `metrics` maps every ranking to numbers, or is None without labels."""
-
-    folder: Path
-    num_samples: int
-    rank_by: str
-    metrics: dict[str, Any] | None
-    fdr: float
-    num_flagged: int  # nodes that stand out at this false-discovery rate
-    stability: float | None  # share of the first nodes that stay first by either encoder; None where there is one
-
-    def table(self) -> pa.Table:
-        """The ranked table; FolderError where it is none that this stage writes."""
-        path = self.folder / table.FILE
-        ranked = table.read_scores(path)
-        table.check_ranked(path, ranked, ranked.num_rows, ("p", "flagged"))
-        return ranked
-
-    def edges(self) -> EdgeHops:
-        """Mean and variance of every edge's predicted hop, as they are stored; NaN where an edge was not scored."""
-        return EdgeHops(*map(np.asarray, open_hops(self.folder, None)))
-
-
-def open_scores(folder: Path | str) -> ScoreResult:
-    """A finished folder; FolderError where it is unfinished or something else."""
-    folder = Path(folder)
-    body = files.read_manifest(folder, KIND, FORMAT, types=TYPES)
-    return ScoreResult(folder, **{name: body[name] for name in _IN_MANIFEST})
 
 
 class Reference(NamedTuple):
@@ -117,12 +72,6 @@ class Reference(NamedTuple):
     nodes: nodes.NodeScores
     scale: Mapping[str, Values]
     graph: Graph | None = None
-
-
-def open_scale(folder: Path, ranked: Any) -> dict[str, Values]:
-    """What the scores of a finished folder were measured by; `ranked` is its table."""
-    legal = {name: is_legal for kind in table.kinds_of(ranked).values() for name, is_legal in kind.stored.items()}
-    return read_tensors(folder / SCALE_FILE, partial(scale_from_bytes, legal=STORED | legal))
 
 
 def open_reference(folder: Path, graph: Graph | None = None) -> Reference:
@@ -136,12 +85,11 @@ def open_reference(folder: Path, graph: Graph | None = None) -> Reference:
 
 @dataclass(frozen=True)
 class Scoring:
-    """What decides the scores of a run besides its samples and its seed."""
+    """What decides the scores of a run besides its samples."""
 
     hop: Hop
     trim: float
     far_share: float  # of the edges: those count as far where triangles of far edges are counted
-    max_neighbors: int | None
     rank_by: str
     fdr: float  # the false-discovery rate at which nodes are flagged
     precision: str
@@ -156,7 +104,6 @@ def score(
     options: Scoring,
     features: NDArray[np.float32],
     propagated: bool,
-    seed: int,
     state: str,
     chunk_edges: int | None = None,
     device: str,
@@ -166,9 +113,8 @@ def score(
 ) -> ScoreResult:
     """Scores every node of `graph`, the original one, into the folder `out`.
 
-    `features` are X, (n, q); the inputs of the views are Â X where `propagated`. `seed` decides which neighbours are
-    scored where `options.max_neighbors` bounds them, nothing else. Where there are several ranks each calls this.
-    `reference` are the scores of the graph that the samples are of, if it is another.
+    `features` are X, (n, q); the inputs of the views are Â X where `propagated`. Where there are
+    several ranks each calls this. `reference` are the scores of the graph that the samples are of, if it is another.
     """
     for view in views:
         _check_view(graph, view)
@@ -178,8 +124,7 @@ def score(
         device, options = "cpu", replace(options, precision="auto")
     if graph.directed and world.leads:
         log.warning("scores: graph.directed=true counts no triangles of far edges, nor of unlike nodes")
-    bound: Any = {"max_neighbors": options.max_neighbors, "seed": seed}
-    edges = edge_index(graph.indptr, graph.indices, directed=graph.directed, **bound)
+    edges = edge_index(graph.indptr, graph.indices, directed=graph.directed)
     sharings = sharings_of(views, out, chunk_of(chunk_edges, device), state == "disk", device, world)
     predict = partial(
         predict_views,
@@ -194,7 +139,7 @@ def score(
     )
     inputs = KindInputs(
         graph,
-        replace(edges, limit=edges.limit[:0]),
+        edges,
         features,
         options.far_share,
         device,

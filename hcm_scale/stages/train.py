@@ -1,6 +1,6 @@
 """The train stage: an encoder's graph, its input and labelled pairs in; a folder of posterior samples out.
 
-    out/  checkpoints/  samples/  metrics.jsonl  tensorboard/  train.json (on GPUs: what they hold)
+    out/  checkpoints/  samples/  metrics.jsonl  train.json (on GPUs: what they hold)
 
 A `Training` decides the samples: equal ones give equal samples, whatever the threads, the logging and the workers.
 
@@ -202,7 +202,6 @@ class Record:
 
     checkpoint_every: int
     log_every: int = 20
-    tensorboard: bool = False
 
     def __post_init__(self) -> None:
         for name in ("checkpoint_every", "log_every"):
@@ -286,7 +285,7 @@ def _make_samples(run: _Run, training: Training, batches: Iterator[Any], device:
 def _lead_steps(run: _Run, steps: Iterator[Step], convergence: RankingConvergence | None) -> None:
     """Writes samples, then metrics, then the checkpoints that count them."""
     record, has_converged = run.record, False
-    journal = Journal(run.out, run.plan.num_steps, run.chain.num_done, tensorboard=record.tensorboard)
+    journal = Journal(run.out, run.plan.num_steps, run.chain.num_done)
     with journal, _checkpoint_where_stopped(run):
         for step in steps:
             run.meter.add(step)

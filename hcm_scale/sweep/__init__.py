@@ -1,1 +1,1 @@
-"""Many runs: named sweeps, searches and tables."""
+"""Many runs: named sweeps and tables."""

@@ -16,10 +16,9 @@ from typing import Any
 from hcm_scale.base import files
 from hcm_scale.config import stored_options
 from hcm_scale.run.workspace import read_stages
-from hcm_scale.stages.score import open_scores
+from hcm_scale.score.result import open_scores
 
 _PLACES = ("run_dir", "share_dir")  # where a job ran: no option of the experiment
-_NO_JOBS = ("stages", "source")  # what jobs share, and what a search reads once
 _ERROR = re.compile(r"\d{4}-\d\d-\d\d \S+ error: (.*)")  # a line of a log
 
 
@@ -41,7 +40,7 @@ def find_jobs(folder: Path) -> list[Path]:
         if "config.json" in names or "log" in names:
             jobs.append(Path(path))
             inside.clear()
-        inside[:] = [name for name in inside if name not in _NO_JOBS and not name.startswith(".")]
+        inside[:] = [name for name in inside if name != "stages" and not name.startswith(".")]
     return sorted(jobs)
 
 

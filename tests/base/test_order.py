@@ -69,24 +69,6 @@ def test_at_places__find_the_values_of_a_sort(values, all_known):
         assert known is None or known[found].all()
 
 
-def test_at_places__look_through_several_slices():
-    values = RNG.normal(size=600_000).round(3)
-    found = module.at_places(module.double_places(values), [1, 299_999, 600_000])
-    np.testing.assert_array_equal(values[found], np.sort(values)[[-1, -299_999, 0]])
-
-
-@pytest.mark.parametrize("few", [0, 1 << 17], ids=["by places", "by numpy"])
-def test_quantiles__are_those_of_numpy(few, monkeypatch):
-    monkeypatch.setattr(module, "_FEW", few)
-    shares = [0.0, 0.002, 0.5, 0.731, 1.0]
-    for values in (ARRAYS["normal"], ARRAYS["tied"], ARRAYS["one"]):
-        known = np.arange(len(values)) % 7 != 3
-        for chosen in (None, known):
-            found = module.quantiles(values, module.double_places(values, chosen), shares, chosen)
-            wanted = np.quantile(values if chosen is None else values[chosen], shares)
-            np.testing.assert_allclose(found, wanted, rtol=1e-14)
-
-
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("size", [0, 3, 900, 600_000])
 def test_largest__are_the_first_of_a_stable_sort(size, threads, monkeypatch):
@@ -109,3 +91,10 @@ def test_taker__takes_the_values_of_all_columns(kind, has_room, monkeypatch):
     for name, values in found.items():
         assert values.dtype == kind
         np.testing.assert_array_equal(values, columns[name][positions])
+
+
+def test_first_not_below__is_numpys_search():
+    values = np.array([1, 3, 3, 7])
+    for wanted in range(9):
+        assert module.first_not_below(values, wanted) == np.searchsorted(values, wanted)
+    assert module.first_not_below(values[:0], 5) == 0

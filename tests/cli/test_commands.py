@@ -4,6 +4,8 @@ import os
 import resource
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -51,8 +53,26 @@ def test_doctor__names_versions_the_machine_and_what_is_missing(monkeypatch):
     said = commands.doctor([])
     for word in ("hcm-scale", "torch", "cores", "GiB of memory", "GPU", "kernels"):
         assert word in said
-    monkeypatch.setattr(commands, "EXTRAS", {"tune": ("no_such_module", "a search")})
-    assert "no  no_such_module  for a search: pip install 'hcm-scale[tune]'" in commands.doctor([])
+    monkeypatch.setattr(commands, "EXTRAS", {"sweeps": ("no_such_module", "a search")})
+    assert "no  no_such_module  for a search: pip install 'hcm-scale[sweeps]'" in commands.doctor([])
+
+
+def test_finished_run__is_explained_served_and_listed_without_torch(finished, tmp_path):
+    code = """
+import sys
+from hcm_scale.cli.main import main
+run, file = sys.argv[1:]
+for words in (["explain", run, "3"], ["inspect", run], ["review", run], ["export", run, file]):
+    assert main(words) == 0, words
+from hcm_scale.run.finished import FinishedRun
+from hcm_scale.serve.server import Views
+Views(FinishedRun(run)).page()
+heavy = {"hydra", "pandas", "scipy.optimize", "torch"} & sys.modules.keys()
+assert not heavy, heavy
+"""
+    words = [sys.executable, "-c", code, str(finished), str(tmp_path / "list.csv")]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_inspect__tells_what_a_run_and_its_graph_hold(finished):

@@ -19,12 +19,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import yaml
 from helpers import FAST, as_words, small_graph
 from nbclient import NotebookClient
 from scipy import io
 
 import hcm_scale
 from hcm_scale import HCM
+from hcm_scale.cli import overrides
 from hcm_scale.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,7 +73,7 @@ def run_page(name: str, run_block: Callable[[str], None] = run_commands) -> tupl
 @pytest.mark.gate
 def test_python_page__runs_from_top_to_bottom(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert run_page("python.md") == (9, 0)
+    assert run_page("python.md") == (10, 0)
     said = capsys.readouterr().out
     assert "{'source_column': 'payer', 'target_column': 'payee', 'id_column': 'account'}" in said
     assert "rank" in said
@@ -112,8 +114,25 @@ def test_nightly_page__has_a_job_that_runs(tmp_path, monkeypatch, shell):
     shutil.copytree(ROOT / "examples/nightly", ".", dirs_exist_ok=True)
     night = ["./nightly.sh", "2026-11-17", "fail_on=flagged<1000"]
     assert subprocess.run(night, capture_output=True).returncode == 3
-    assert {"rank", "flagged"} <= {*pd.read_csv("runs/2026-11-17.csv").columns}
+    listed = pd.read_csv("runs/2026-11-17.csv")
+    assert (listed["rank"].tolist(), listed["flagged"].any()) == ([*range(1, 101)], False)  # nothing stands out
     assert subprocess.run([*night, "graph.path=nowhere.csv"], capture_output=True).returncode == 2
+
+
+def test_kubernetes_job__is_one_and_starts_a_run_by_torchrun():
+    from torch.distributed.run import get_args_parser
+
+    job = yaml.safe_load((ROOT / "examples/kubernetes/job.yaml").read_text())
+    pytest.importorskip("kubernetes_validate").validate(job, "1.31", strict=True)
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    assert container["command"] == ["torchrun"]
+    given = get_args_parser().parse_args(container["args"])
+    assert (given.module, given.training_script, given.nproc_per_node) == (True, "hcm_scale", "gpu")
+    command, *words = given.training_script_args
+    assert (command, words[0]) == ("run", "payments/")
+    with overrides.composing():
+        request = overrides.read_words(command, words[1:])
+        assert overrides.compose_config(request.overrides).log == "json"
 
 
 def write_faulty_tables() -> None:
@@ -172,7 +191,7 @@ def test_errors__are_as_they_are_printed(tmp_path, monkeypatch):
         file.write(b"x")
 
     page = re.findall(r"^\$ (hcm-scale .*)\n(error: .*)$", (ROOT / "docs/errors.md").read_text(), re.M)
-    assert len(page) == 35
+    assert len(page) == 34
     commands = "\n".join(command for command, _ in page)
     done = subprocess.run(
         [sys.executable, "-c", EACH_COMMAND], input=commands, capture_output=True, text=True, check=True

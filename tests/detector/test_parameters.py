@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
-from sklearn.model_selection import ParameterGrid
+from sklearn.model_selection import GridSearchCV, ParameterGrid, cross_val_score
 
 from hcm_scale import HCM, plugins
 from hcm_scale.config import Config
@@ -156,6 +156,18 @@ def test_grid__of_scikit_learn_sets_parameters():
     assert [(config.hops.classes, config.score.trim, config.seed) for config in made] == [
         *((2, 0.2, 1), (2, 0.1, 1), (3, 0.2, 1), (3, 0.1, 1))
     ]
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        lambda found, data: GridSearchCV(found, {"classes": [2, 3]}).fit(data),
+        lambda found, data: cross_val_score(found, data),
+    ],
+)
+def test_search_of_scikit_learn__is_told_what_to_search_by(search):
+    with pytest.raises(TypeError, match=r"HCM has no score: GridSearchCV .* docs/python\.md, Choose settings"):
+        search(HCM(), np.zeros((9, 2)))
 
 
 def test_options__are_those_of_the_command_line_and_become_its_types():

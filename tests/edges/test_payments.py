@@ -1,5 +1,7 @@
 """Rows that are judged by themselves: ranks, sentences, and their way back to the user's table."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -9,6 +11,7 @@ from bench.accuracy.payment_world import payments
 from hcm_scale.cli.export import export_edges
 from hcm_scale.config import Config, TablesGraph, with_options
 from hcm_scale.detector import HCM
+from hcm_scale.report.card import card
 from hcm_scale.run import pipeline
 from hcm_scale.run.finished import FinishedRun
 
@@ -116,3 +119,24 @@ def test_detector__takes_events_of_torch_geometric_and_three_arrays():
         np.testing.assert_allclose(one["surprise"].to_numpy(), other["surprise"].to_numpy(), rtol=1e-6)
     with pytest.raises(ValueError, match="entries; legal are equal"):
         HCM(options=FEW).fit((ends, amount[:5], t))
+
+
+def test_explanation__has_the_accounts_own_rows_and_its_sums(run):
+    rows, ids = run.strange_rows.table().to_pandas(), run.table["id"].to_pylist()
+    for name in (ids[0], ids[len(ids) // 2]):
+        (told,) = run.explain([name])
+        own = rows[(rows["source"] == name) | (rows["target"] == name)]
+        assert told.own["num_rows"] == len(own)
+        paid, received = (own[own[end] == name]["amount"].sum() for end in ("source", "target"))
+        assert told.own["paid"][0]["amount"] == pytest.approx(paid)
+        assert told.own["received"][0]["amount"] == pytest.approx(received)
+        strangest = sorted(own["surprise"], reverse=True)[:20]
+        assert [row["surprise"] for row in told.own["rows"]] == pytest.approx(strangest)
+        text = run.explained_text([name])
+        assert f"the 20 strangest of its {len(own):,} payments; in all paid {paid:,.2f}, received" in text
+        for row in told.own["rows"]:
+            way, other = ("to", row["payee"]) if row["payer"] == name else ("from", row["payer"])
+            assert re.search(rf"{row['amount']:,.2f} +{way} +{other}", text)
+        shown = card(run.evidence, told.node, 2, 5)
+        assert shown["own_title"] in text
+        assert len(shown["own_rows"]) == 20

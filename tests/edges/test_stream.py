@@ -249,6 +249,7 @@ def torn(run: Path) -> None:
         (edited("payee", 5_000), "ends are below"),
         (edited("time", np.nan), "finite"),
         (edited("chain", np.nan), "finite"),
+        (edited("chain", np.inf), "finite"),
         (lambda run: (np.save(run / "stream" / "rows.npy", np.zeros(3)), sealed(run)), "holds float64"),
     ],
 )
@@ -275,6 +276,11 @@ def test_state__that_is_torn_or_of_others_is_refused_by_name(run, damage, said):
 def test_new_rows__of_a_table_without_what_rows_have_in_the_run_are_refused(run, change, said):
     with pytest.raises(ValueError, match=said):
         scored(run, change(NEW))
+
+
+def test_new_rows__of_a_year_that_no_calendar_has_are_told(run):
+    rows = scored(run, chain_at(110 * 86_400).assign(when=np.array(["20240-05-01"], "datetime64[s]") + np.arange(6)))
+    assert rows["edge_reason"].str.contains("on second ").any()
 
 
 def test_new_rows__of_steps_are_in_those_of_the_run(tmp_path):

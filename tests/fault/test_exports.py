@@ -215,7 +215,7 @@ def test_xlsx__has_dates_widths_a_header_in_sight_and_filters(tmp_path):
 def test_xlsx__is_read_as_it_was_written(tmp_path):
     pytest.importorskip("openpyxl")
     pytest.importorskip("xlsxwriter")
-    columns = {"id": ["007", "=1+1"], "paid": [3, None], "rate": [0.5, 2.0], "sure": [True, False]}
+    columns = {"id": ["007", "=1+1\r\x0b_x0041_"], "paid": [3, None], "rate": [0.5, 2.0], "sure": [True, False]}
     table = pa.table(columns | {"when": pa.array([dt.datetime(2024, 2, 29, 12)] * 2, pa.timestamp("ms"))})
     with table_writer(tmp_path / "a.xlsx", table.schema) as writer:
         writer.write_table(table)

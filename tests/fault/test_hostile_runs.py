@@ -37,10 +37,11 @@ from hcm_scale.config import TablesGraph, stored_options
 from hcm_scale.posterior.samples import open_samples
 from hcm_scale.run import pipeline
 from hcm_scale.run.finished import FinishedRun
+from hcm_scale.score.result import open_scores
+from hcm_scale.serve.mcp import Tools
 from hcm_scale.serve.server import Views
 from hcm_scale.shards import open_labels
 from hcm_scale.stages.purify import open_purified
-from hcm_scale.stages.score import open_scores
 
 SECONDS = 300  # of a case
 ONLY = [name for name in os.environ.get("HCM_DOORS", "").split(",") if name]  # to look at some doors alone
@@ -228,9 +229,16 @@ def doors(kind: str, run: Path, place: Path, node: str, edge: str) -> Iterator[t
     yield "explain", lambda: FinishedRun(run).explained_text([node])
     yield "explain edge", lambda: FinishedRun(run).explained_text([], [edge])
     for words in ("a.csv", "a.parquet --top 5", "a.csv --flagged", "a.csv --taught", "a.graphml",
-                  "a.csv --edges --top 5", "a.parquet --edges", "a.csv --edges --pairs"):  # fmt: skip
+                  "a.csv --edges --top 5", "a.parquet --edges", "a.csv --edges --pairs", "a.csv --cases",
+                  "a.graphml --case 1"):  # fmt: skip
         name, *more = words.split()
         yield f"export {words}", partial(commands.export_run, [str(run), str(out / name), *more])
+    for name, words in (("cases", [run]), ("case", [run, "1"]), ("case from", [run, "--from", node])):
+        yield name, partial(commands.COMMANDS[name.split()[0]], [*map(str, words)])
+    yield "diff", lambda: commands.diff_runs([str(run), str(saved_run(kind, place))])
+    yield "diff back", lambda: commands.diff_runs([str(saved_run(kind, place)), str(run)])
+    if kind == "tables":
+        yield "score-edges", partial(commands.score_edges, [str(run), str(place / "new.parquet"), "-o", f"{out}/a.csv"])
     yield "inspect", lambda: commands.inspect_path([str(run), "--verify"])
     yield "inspect graph", lambda: commands.inspect_path([str(run / "graph"), "--verify"])
     yield "purified", lambda: open_purified(run / "purified").fitted()
@@ -253,6 +261,7 @@ def doors(kind: str, run: Path, place: Path, node: str, edge: str) -> Iterator[t
     yield "trained=", trained
     yield "plan", lambda: pipeline.plan_text(resumed(run, kind, data))
     yield "serve", lambda: serve(run)
+    yield "mcp", lambda: call_tools(run)
     yield "review", lambda: commands.review_run([str(run), "5"])
     yield "teach", lambda: commands.teach_run([str(run)])
     yield "resume", lambda: pipeline.run(resumed(run, kind, data), graph=None if kind == "tables" else data)
@@ -297,6 +306,19 @@ def serve(run: Path) -> None:
     views.rows({"sort": "taught_rank"})
 
 
+def call_tools(run: Path) -> None:
+    tools = Tools(run)
+    about = tools.overview()
+    if tools.cases()["total"]:
+        tools.case(1)
+    tools.ranked(flagged=True)
+    tools.explain(rank=1)
+    tools.neighbors(rank=1)
+    if about["keeps_rows"]:
+        tools.rows(rank=1)
+    tools.review()
+
+
 def judge(kind: str, run: Path, place: Path, node: str, edge: str) -> str:
     """Tries every door, each on the run as it was changed; the first that breaks a promise, or how many refused."""
     changed, num_refused, wrong = place / "changed", 0, ""
@@ -316,11 +338,11 @@ def judge(kind: str, run: Path, place: Path, node: str, edge: str) -> str:
             if ONLY:
                 print(f"    {text}", flush=True)
             is_of_data = isinstance(error, FloatingPointError) or "diverged" in text  # legal numbers, far too large
-            if str(run) not in text and not text.startswith(("node=", "edge=", "no edge ")) and not is_of_data:
+            if str(run) not in text and not text.startswith(("node=", "edge=", "no edge ", "case ")) and not is_of_data:
                 wrong += f" UNNAMED {name}: {error!r} {traceback.format_exc(limit=-2)[:900]}"
         except Exception:
             wrong += f" TRACEBACK {name}: {traceback.format_exc(limit=-3)}"
-        if name.startswith(("serve", "teach", "resume", "load")):  # these write to the run
+        if name.startswith(("serve", "teach", "resume", "load", "score-edges")):  # these write to the run
             shutil.rmtree(run)
             shutil.copytree(changed, run)
     return f"traceback\t{wrong}" if wrong else f"fine\t{num_refused} refused"

@@ -27,6 +27,16 @@ def test_verdicts__are_not_added_to_what_a_link_leads_to(tmp_path):
     assert mine.read_text() == "mine\n"
 
 
+def test_verdicts__are_not_added_to_the_file_of_another_run(tmp_path):
+    run, other = tmp_path / "run", tmp_path / "other"
+    run.mkdir()
+    verdicts.append(run, [("a", "bad")])
+    shutil.copytree(run, other, copy_function=os.link)
+    with pytest.raises(FolderError, match="hard link"):
+        verdicts.append(other, [("b", "bad")])
+    assert [*verdicts.latest(run).by_id()] == [*verdicts.latest(other).by_id()] == ["a"]
+
+
 @pytest.mark.timeout(900)
 def test_save__copies_nothing_that_links_lead_to(tmp_path):
     made = small_detector(small_graph())

@@ -66,7 +66,7 @@ def train_rounds(folder: Path, seconds: float) -> None:
         if done >= 3 * WARM_ROUNDS and time.monotonic() > ends:
             break
         most = {"files": 0, "threads": 0}
-        how = {"device": "cpu", "workers": 2, "record": train.Record(5, 5, tensorboard=False)}
+        how = {"device": "cpu", "workers": 2, "record": train.Record(5, 5)}
         for _ in range(2):
             try:
                 train.train(

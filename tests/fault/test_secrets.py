@@ -26,6 +26,8 @@ ADDRESSES = (
     "https://host/edges.csv?day=1&code=HUSH",
     "host=h user=me password=HUSH",
     "host=h password = 'a HUSH' user=me",
+    "Server=h;Uid=me;Pwd=HUSH",
+    "AccountName=me;AccountKey=HUSH==",
 )
 PLACES = ("{}", "graph.path={}", "graph.edges={}", "graph.nodes='{}'", "score.copy_to={}", "track.uri={}", "run_dir={}")
 

@@ -24,7 +24,7 @@ from hcm_scale.cli import commands
 from hcm_scale.cli.errors import error_line
 from hcm_scale.cli.main import main
 from hcm_scale.encoders import Encoder, Gat
-from hcm_scale.ingest.remote import queries_stamp, query_tables
+from hcm_scale.ingest.remote import named_files, queries_stamp, query_tables
 from hcm_scale.posterior.samples import open_samples
 from hcm_scale.review import verdicts
 from hcm_scale.run.finished import FinishedRun
@@ -40,8 +40,6 @@ def sent(tmp_path_factory) -> Path:
     write_tables(place)
     edges, nodes, run = place / "edges.parquet", place / "nodes.parquet", place / "run"
     assert main(["run", str(edges), str(nodes), f"run_dir={run}", *as_words(FAST)]) == 0
-    new = {"source": ["n0", "n1", "later"], "target": ["n77", "n99", "n3"], "amount": [0.5, 0.2, None]}
-    pq.write_table(pa.table(new), place / "new.parquet")
     commands.score_edges([str(run), str(place / "new.parquet"), "-o", str(place / "first.csv")])
     return run
 
@@ -89,7 +87,7 @@ def test_embeddings__whose_manifest_is_of_other_types_are_refused_by_name(run, s
         commands.score_edges([str(run), str(sent.parent / "new.parquet"), "-o", str(run / "out.csv")])
 
 
-@pytest.mark.parametrize("option", ["graph__source_column", "graph__max_bytes", "graph__id_type", "seed"])
+@pytest.mark.parametrize("option", ["graph__source_column", "graph__id_type", "seed"])
 def test_options__of_others_are_refused_by_the_name_of_their_file(run, sent, option):
     edit(run / "config.json", **{option: [1]})
     with pytest.raises(files.FolderError, match=f"{run / 'config.json'}"):
@@ -191,6 +189,33 @@ def test_query__of_a_database_that_a_stranger_filled_can_do_nothing_either(tmp_p
         with pytest.raises(ValueError, match=r"graph\.edges"):
             queries_stamp(uri, {"graph.edges": query})
     assert not stolen.exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no such files")
+@pytest.mark.timeout(60)
+def test_query__of_a_pipe_is_refused_and_not_waited_for(tmp_path):
+    pytest.importorskip("duckdb")
+    os.mkfifo(tmp_path / "edges.csv")
+    for query in (f"from '{tmp_path}/edges.csv'", f"from read_csv(['{tmp_path}/edges.csv'])"):
+        with pytest.raises(ValueError, match="a pipe or a device"):
+            queries_stamp("duckdb://", {"graph.edges": query})
+
+
+def test_files_of_a_query__are_those_that_its_glob_matches(tmp_path):
+    pytest.importorskip("duckdb")
+    names = ["a.csv", "b.csv", "notes.txt", "deep/c.csv", "deep/.d.csv"]
+    (tmp_path / "deep").mkdir()
+    for name in names:
+        (tmp_path / name).write_text("source,target\n1,2\n")
+
+    def named(pattern: str) -> list[str]:
+        paths = named_files("duckdb://", {"graph.edges": f"from read_csv('{pattern}')"}, tmp_path)
+        return sorted(str(path.relative_to(tmp_path)) for path in paths)
+
+    assert named("*.csv") == ["a.csv", "b.csv"]
+    assert named("**/*.csv") == ["a.csv", "b.csv", "deep/.d.csv", "deep/c.csv"]
+    assert named(str(tmp_path)) == sorted(names)
+    assert queries_stamp("duckdb://", {"graph.edges": f"from '{tmp_path}/*.csv'"})[0][0] == "2"
 
 
 def test_query__in_a_run_of_others_is_not_run_unless_told(run, tmp_path):

@@ -48,16 +48,6 @@ def test_propagate__is_mapped_and_not_writable(graph, x, tmp_path):
     np.testing.assert_array_equal(made, propagate(graph.indptr, graph.indices, x))
 
 
-def test_features__are_refused_where_they_do_not_fit(graph, x, tmp_path):
-    with pytest.raises(ValueError, match=r"\(59, 5\).*60 rows"):
-        features.propagate_features(graph, x[:59], tmp_path / "p")
-    with pytest.raises(ValueError, match="float64"):
-        features.propagate_features(graph, x.astype(np.float64), tmp_path / "p")
-    x[41, 2] = np.nan
-    with pytest.raises(ValueError, match="NaN or infinity, at or beside node"):
-        features.propagate_features(graph, x, tmp_path / "p")
-
-
 def test_open_propagated__refuses_an_unfinished_folder(graph, x, tmp_path):
     features.propagate_features(graph, x, tmp_path)
     (tmp_path / "manifest.json").unlink()

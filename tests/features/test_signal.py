@@ -6,6 +6,7 @@ from scipy import sparse
 
 from hcm_scale.features import purify
 from hcm_scale.features.components import fit_components
+from hcm_scale.features.parts import Rotated
 from hcm_scale.features.transform import transform
 from hcm_scale.graph import Graph, SparseRows
 from hcm_scale.synthetic.families import community
@@ -66,3 +67,14 @@ def test_components__of_many_columns_span_what_the_exact_ones_span():
     np.testing.assert_allclose(found.variances[:50], exact[:50] ** 2 / 799, rtol=1e-3)
     captured = np.linalg.norm(loadings[:50] @ found.loadings, axis=1)
     assert captured == pytest.approx(np.ones(50), abs=0.02)
+
+
+def test_components__of_few_nodes_and_many_edges_are_tried_on_each_node_once(monkeypatch):
+    rng, num_rows = np.random.default_rng(0), []
+    graph = community(300, num_attributes=1, edges_per_node=8)
+    x = (rng.random((300, 2_000)) < 0.1).astype(np.float32)
+    apply = Rotated.apply
+    monkeypatch.setattr(Rotated, "apply", lambda part, block: num_rows.append(len(block)) or apply(part, block))
+    made = transform(x, scale="auto", ends=purify.signal_edges(graph))
+    assert made.record["signal"]
+    assert sum(num_rows) == 2 * 300  # the choice, and the features

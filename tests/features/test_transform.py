@@ -172,12 +172,6 @@ def test_transform__names_columns():
     assert transform(counts(5, 2), scale="none").columns == ("a0", "a1")
 
 
-def test_transform__refuses_no_rows_and_no_columns():
-    for shape in ((0, 3), (3, 0)):
-        with pytest.raises(ValueError, match="at least one row and one column"):
-            transform(np.zeros(shape, np.float32))
-
-
 @pytest.mark.parametrize("name", ["BlogCatalog.mat", "Flickr.mat"])
 def test_transform__of_real_counts_gives_uncorrelated_features(real_data, name):
     x = SparseRows.of(io.loadmat(real_data(name))["Attributes"])

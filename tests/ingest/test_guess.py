@@ -17,7 +17,7 @@ WHOLE = {"x": [1, 4, 2, 1], "y": [2, 3, 4, 3]}
 
 def guessed(edges: dict, nodes: dict | None = None, prefix: str = "graph.", **known: str) -> tuple[str, ...]:
     tables = pa.table(edges), None if nodes is None else pa.table(nodes)
-    found = guess_columns(tables, known, 1 << 30, prefix)
+    found = guess_columns(tables, known, prefix)
     return tuple(found[name] for name in ("source_column", "target_column", "id_column") if name in found)
 
 
@@ -45,7 +45,7 @@ def test_guess__ends_and_id_are_found_together(tmp_path, edges, nodes, expected)
     for path, columns in zip(paths, (edges, nodes), strict=True):
         pd.DataFrame(columns).to_csv(path, index="__index_level_0__" not in edges)  # pandas adds a column without name
     if "__index_level_0__" not in edges:
-        assert tuple(guess_columns(paths, {}, 1 << 30).values()) == (*expected.split(), "account")
+        assert tuple(guess_columns(paths, {}).values()) == (*expected.split(), "account")
 
 
 @pytest.mark.parametrize(
@@ -115,16 +115,16 @@ def test_guess__of_an_empty_table_says_so_first(tmp_path):
         guessed({"x": []})
     (tmp_path / "nodes.csv").write_text("account,age\n")
     with pytest.raises(InputError, match=r"^nodes\.csv holds no rows"):
-        guess_columns((pa.table(TEXT), str(tmp_path / "nodes.csv")), {}, 1 << 30)
+        guess_columns((pa.table(TEXT), str(tmp_path / "nodes.csv")), {})
 
 
 def test_guess__a_first_line_of_numbers_is_no_header(tmp_path, caplog):
     path = tmp_path / "e.csv"
     path.write_text("3,4\n4,5\n")
     with pytest.raises(InputError, match=r"the first line of e\.csv, 3,4, holds numbers; it must name the columns"):
-        guess_columns((str(path), None), {}, 1 << 30)
+        guess_columns((str(path), None), {})
     path.write_text("0,1\n4,5\n")  # as pandas writes a frame without names
-    assert guess_columns((str(path), None), {}, 1 << 30) == {"source_column": "0", "target_column": "1"}
+    assert guess_columns((str(path), None), {}) == {"source_column": "0", "target_column": "1"}
     assert "the first line of e.csv, 0,1, is taken for names of columns; if it is a row, put" in caplog.text
 
 

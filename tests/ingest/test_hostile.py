@@ -100,8 +100,7 @@ def test_file_without_content__is_named(tmp_path, content, suffix):
     ("arrays", "message"),
     [
         ({"x_indices": [2**40]}, r"x_indices run from 1099511627776 .* legal are 0 \.\. 2147483646"),
-        ({"x_indices": [1.5]}, r"x_indices\[0\] is 1\.5; legal are whole numbers"),
-        ({"x_indices": [np.nan]}, r"x_indices\[0\] is nan"),
+        ({"x_indices": [1.5]}, r"x_indices is float64 of shape \(1,\); legal are integers"),
         ({"x_indices": ["a"]}, r"g\.npz:x_indices is <U1"),
         ({"x_indices": [[0]]}, r"g\.npz:x_indices is int64 of shape \(1, 1\)"),
         ({"x_indices": [0], "x_shape": [3, -1]}, r"x_indices run from 0 to 0 of -1 columns"),
@@ -147,20 +146,14 @@ def test_num_nodes__is_held_against_what_the_file_says(tmp_path):
     )
 
 
-@pytest.mark.parametrize("layout", ["coo", "dia"])
-def test_shape_of_a_scipy_file__must_be_meant_too(tmp_path, layout):
-    matrix = sparse.coo_array((np.ones(2), EDGES), shape=(2**31 - 1, 2**31 - 1))
-    sparse.save_npz(
-        tmp_path / "a.npz", matrix if layout == "coo" else sparse.dia_array(([[1, 1, 1]], [1]), matrix.shape)
-    )
+def test_shape_of_a_scipy_file__must_be_meant_too(tmp_path):
+    sparse.save_npz(tmp_path / "a.npz", sparse.coo_array((np.ones(2), EDGES), shape=(2**31 - 1, 2**31 - 1)))
     with pytest.raises(InputError, match=r"a\.npz: .* would make a graph of 2,147,483,647"):
         read_matrix(tmp_path / "g", tmp_path / "a.npz", policy=BARE)
 
 
 def refused_as_a_bomb(read, path, tmp_path):
-    with pytest.raises(
-        InputError, match=rf"{path.name} has [\d,]+ bytes and unpacks to .*graph\.max_bytes=10000000 is"
-    ):
+    with pytest.raises(InputError, match=rf"{path.name} has [\d,]+ bytes and unpacks to .*10,000,000 are the most"):
         read(tmp_path / "g", path, policy=Policy(featureless="degree", max_bytes=10_000_000))
 
 
@@ -277,7 +270,7 @@ def test_policy__has_the_defaults_of_the_schema():
     for section in (config.TablesGraph, config.MatrixGraph, config.PygGraph):
         shared = {f.name for f in fields(section)} & {f.name for f in fields(Policy)}
         assert {name: getattr(section(), name) for name in shared} == {name: getattr(Policy(), name) for name in shared}
-        assert "max_bytes" in shared
+        assert "nonfinite" in shared
 
 
 @pytest.mark.parametrize("rows", [4, 1_200_000])

@@ -62,7 +62,7 @@ def test_read_matrices__sorts_and_merges_sparse_attributes(parts, tmp_path):
     assert (g.x.indices.tolist(), g.x.data.tolist(), g.x.num_columns) == ([0, 2, 1], [1, 2, 1], 3)
 
 
-@pytest.mark.parametrize("layout", ["csr", "csc", "coo", "dia", "bsr"])
+@pytest.mark.parametrize("layout", ["csr", "csc", "coo"])
 @pytest.mark.parametrize("directed", [False, True])
 def test_read_matrices__takes_scipy_files(random_csr, tmp_path, layout, directed):
     indptr, indices = random_csr(30, 80, seed=5, directed=True)
@@ -197,7 +197,7 @@ def test_read_matrices__says_what_is_wrong_where_only_edges_name_nodes(tmp_path,
         read_matrix(tmp_path / "g", tmp_path / "e.npy", policy=Policy(featureless="degree"))
 
 
-@pytest.mark.parametrize("layout", ["csr", "csc", "coo", "dia", "bsr", "mat"])
+@pytest.mark.parametrize("layout", ["csr", "csc", "coo", "mat"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_matrix__with_values_that_are_not_finite_is_refused(tmp_path, layout, value):
     matrix = np.array([[0, 1, 0], [1, 0, value], [0, 0, 0]])
@@ -307,7 +307,7 @@ def test_read_mat__refuses_too_large_foreign_and_unknown(parts, tmp_path):
     x = parts[3]
     io.savemat(tmp_path / "bomb.mat", {"A": np.zeros((1500, 1500)), "X": x}, do_compression=True)
     assert (tmp_path / "bomb.mat").stat().st_size < 100_000
-    with pytest.raises(ValueError, match="max_bytes=1000000 is the limit"):
+    with pytest.raises(ValueError, match="1,000,000 are the most"):
         read_matrix(tmp_path / "g", tmp_path / "bomb.mat", policy=Policy(max_bytes=1_000_000))
     io.savemat(tmp_path / "other.mat", {"B": np.eye(3)})
     with pytest.raises(ValueError, match=r"holds none of \('A', 'Network'\); .* one of \['B'\]"):
@@ -317,7 +317,7 @@ def test_read_mat__refuses_too_large_foreign_and_unknown(parts, tmp_path):
     with pytest.raises(ValueError, match="must be one of adjacency, attributes, label"):
         read_matrix(tmp_path / "g", tmp_path / "other.mat", keys={"A": "B"})
     io.savemat(tmp_path / "old.mat", {"A": np.eye(3)}, format="4")
-    with pytest.raises(ValueError, match="is MATLAB v4; legal is v5"):
+    with pytest.raises(ValueError, match="is no MATLAB v5 file; legal is v5"):
         read_matrix(tmp_path / "g", tmp_path / "old.mat")
     (tmp_path / "new.mat").write_bytes(b"MATLAB 7.3 MAT-file".ljust(124) + b"\x00\x02IM" + b"\x89HDF")
     with pytest.raises(ValueError, match=r"is MATLAB v7\.3"):

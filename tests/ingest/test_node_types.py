@@ -77,12 +77,12 @@ def test_columns_of_one_type__are_no_gap_of_the_others(tmp_path):
 def test_guess__finds_the_column_of_types(tmp_path, caplog):
     caplog.set_level("INFO")
     edges, nodes = write_tables(tmp_path, in_one=True)
-    assert guess_columns((edges, nodes), {}, 1 << 30)["node_type_column"] == "type"
+    assert guess_columns((edges, nodes), {})["node_type_column"] == "type"
     many = pa.table({"id": [f"u{i}" for i in range(NUM_USERS)] + [f"s{i}" for i in range(NUM_SHOPS)]})
     many = many.append_column("type", many["id"]).append_column("size", pa.array(range(len(many))))
-    assert "node_type_column" not in guess_columns((edges, many), {}, 1 << 30)
+    assert "node_type_column" not in guess_columns((edges, many), {})
     assert "column 'type' has 100 values and is taken as an attribute" in caplog.text
-    assert "node_type_column" not in guess_columns((edges, many.drop_columns(["size"])), {}, 1 << 30)
+    assert "node_type_column" not in guess_columns((edges, many.drop_columns(["size"])), {})
 
 
 def test_types__that_are_too_many_or_missing_or_twice(tmp_path):

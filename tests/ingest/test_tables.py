@@ -2,9 +2,11 @@
 
 import gzip
 import os
+import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -313,6 +315,38 @@ def test_folders__must_hold_the_same_columns_and_a_file_s_own_column_wins(tmp_pa
     parquet(tmp_path / "n" / "j=1" / "b.parquet", OK_NODES)
     with pytest.raises(InputError, match=r"graph\.nodes=.* columns \['j'\], .* folders of \['k'\]; legal are the same"):
         read_tables(tmp_path / "g", edges, tmp_path / "n")
+
+
+@pytest.mark.parametrize(
+    ("log", "kind"),
+    [("_delta_log/00000.json", "Delta"), (".hoodie/x", "Hudi"), ("metadata/v1.metadata.json", "Iceberg")],
+)
+def test_folders__of_tables_with_a_log_of_their_own_are_refused(log, kind, tmp_path):
+    (tmp_path / "lake" / log).parent.mkdir(parents=True)
+    (tmp_path / "lake" / log).touch()
+    parquet(tmp_path / "lake" / "part-0.parquet", OK_EDGES)
+    with pytest.raises(InputError, match=rf"graph\.path=.*lake' is the folder of a {kind} table, .* or deleted since"):
+        read_tables(tmp_path / "g", tmp_path / "lake")
+
+
+def test_delta_table__is_read_as_the_page_says_without_the_rows_that_are_gone(tmp_path, monkeypatch):
+    deltalake, dataset = pytest.importorskip("deltalake"), pytest.importorskip("pyarrow.dataset")
+    monkeypatch.chdir(tmp_path)
+    rows = pa.table({"payer": ["a", "b", "c", "d"], "payee": ["b", "c", "d", "a"], "day": ["1", "1", "2", "2"]})
+    rows = rows.append_column("amount", [[1.0, 2.0, 3.0, 4.0]])
+    deltalake.write_deltalake("payments", rows.slice(0, 2), partition_by=["day"])
+    deltalake.write_deltalake("payments", rows.slice(2), mode="append")
+    deltalake.DeltaTable("payments").delete("payer = 'a'")
+    page = (Path(__file__).resolve().parents[2] / "docs" / "data.md").read_text()
+    (block,) = (block for block in re.findall(r"```python\n(.*?)```", page, re.S) if "DeltaTable" in block)
+    exec(textwrap.dedent(block), {})
+    columns = Columns("payer", "payee")
+    read = read_tables(tmp_path / "g", tmp_path / "plain", columns=columns)
+    assert read.info["ingest"]["counts"]["edge_rows"] == 3
+    parts = dataset.partitioning(pa.schema([("day", pa.string())]), flavor="hive")
+    dataset.write_dataset(rows.slice(1), tmp_path / "by_day", format="parquet", partitioning=parts)
+    again = read_tables(tmp_path / "h", tmp_path / "by_day", columns=columns)
+    assert (again.num_nodes, again.num_edges) == (read.num_nodes, read.num_edges)
 
 
 HIDDEN = ("_SUCCESS", "_temporary/0/part-9.csv", ".ipynb_checkpoints/part-0-checkpoint.csv", "._part-0.csv", "_old.csv")
@@ -777,8 +811,6 @@ def test_read_tables__refuses_what_is_no_table(tmp_path):
         read_tables(tmp_path / "g", tmp_path / "mixed")
     with pytest.raises(ValueError, match="need a node table"):
         read_tables(tmp_path / "g", tmp_path / "mixed" / "a.parquet", columns=Columns(label="y"))
-    with pytest.raises(ValueError, match="hash_buckets=0 must be at least 1"):
-        Columns(hash_buckets=0)
 
 
 @pytest.mark.parametrize("ids", [pa.nulls(2), pa.nulls(2, pa.int64()), pa.nulls(2, pa.string())])

@@ -150,14 +150,20 @@ def test_two_ranks_on_one_gpu__make_the_run_of_one(tmp_path, monkeypatch):
     check_same_run(*folders)
 
 
-@pytest.mark.slow
+STANDALONE = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")  # what torchrun runs
+
+
+@pytest.mark.gate
 def test_torchrun__makes_the_same_run(two, tmp_path):
-    tool = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-    done = command("run", *OPTIONS, f"run_dir={tmp_path / 'run'}", tool=tool)
+    done = command("run", *OPTIONS, f"run_dir={tmp_path / 'run'}", tool=STANDALONE)
     assert done.returncode == 0, done.stdout + done.stderr
     check_same_run(two, tmp_path / "run")
     assert (tmp_path / "run" / "ranks" / "rank-1.log").is_file()
-    swept = command("run", "-m", *OPTIONS, "seed=0,1", f"hydra.sweep.dir={tmp_path / 'sweep'}", tool=tool)
+
+
+@pytest.mark.slow
+def test_torchrun__starts_no_sweep(tmp_path):
+    swept = command("run", "-m", *OPTIONS, "seed=0,1", f"hydra.sweep.dir={tmp_path / 'sweep'}", tool=STANDALONE)
     assert swept.returncode != 0
     assert "leave torchrun out" in swept.stdout + swept.stderr
 

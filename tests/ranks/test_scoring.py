@@ -47,7 +47,7 @@ def score_folder(folder, out, world):
     graph, x = Graph.open(folder / "graph", verify=False), open_propagated(folder / "propagated")
     where = {"state": state, "device": "cpu", "chunk_edges": None, "world": world}
     how, samples = scoring_of(Config()), open_samples(folder / "samples")
-    score(graph, [View(graph, x, samples)], out, options=how, features=graph.x, propagated=True, seed=0, **where)
+    score(graph, [View(graph, x, samples)], out, options=how, features=graph.x, propagated=True, **where)
 
 
 def counted(edges, *arguments, whole=shared_edges.predict_edges, **options):

@@ -109,15 +109,6 @@ def test_join__says_which_rank_is_missing():
         pass
 
 
-@pytest.mark.parametrize(
-    ("seat", "said"),
-    [((2, 2, 0, 2), r"rank=2 is not in 0 \.\. 1"), ((-1, 2, 0, 2), "rank=-1"), ((0, 2, 3, 2), "local_rank=3 of 2")],
-)
-def test_seat__refuses_places_that_do_not_exist(seat, said):
-    with pytest.raises(ValueError, match=said):
-        RankInfo(*seat, "127.0.0.1", 1)
-
-
 def test_choose_device__shares_gpus_over_gloo(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert choose_device("cuda", 1, 2) == ("cuda:1", "nccl")

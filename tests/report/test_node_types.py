@@ -14,9 +14,9 @@ from hcm_scale.graph import Graph
 from hcm_scale.graph.store import NodeTypes
 from hcm_scale.report.wording import explanation_text
 from hcm_scale.run.finished import FinishedRun
+from hcm_scale.score.result import open_scores
 from hcm_scale.score.table import read_scores
 from hcm_scale.serve.server import Views
-from hcm_scale.stages.score import open_scores
 
 
 @pytest.fixture(scope="module")

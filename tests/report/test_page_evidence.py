@@ -1,4 +1,4 @@
-"""The page shows which evidence speaks: ranking sentence, kinds, groups, p and flags where a table has them."""
+"""The page shows which evidence speaks: ranking sentence, kinds, p and flags where a table has them."""
 
 import json
 import re
@@ -88,17 +88,6 @@ def test_page__shows_p_and_flags_and_how_many_stand_out(scored_world: World, tmp
     assert shown["flagged"][:5] == [True] * 4 + [False]
     assert shown["p"][0] == pytest.approx(1e-9)
     assert 'id="ranking-flagged"' in text
-
-
-def test_page__groups_are_a_section_of_their_own(report: dict[str, Any]):
-    members = [{"id": HOSTILE, "rank": 3}, {"id": "b", "rank": 5}, {"id": "c", "rank": 9}]
-    group = {"members": members, "num_edges": 3, "evidence": "closure", "num_evidence": 2, "label": None}
-    group["title"] = "group of strangers"
-    text = page.render(report | {"groups": [group]})
-    assert 'id="groups"' in text
-    assert "all joined to each other, group of strangers (closure) for 2 of them" in text
-    assert HOSTILE not in text
-    assert 'id="groups"' not in page.render(report | {"groups": []})
 
 
 def test_page__spells_out_every_heading_and_short_name(report: dict[str, Any]):

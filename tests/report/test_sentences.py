@@ -28,9 +28,9 @@ from hcm_scale.run.finished import FinishedRun
 from hcm_scale.score.evidence import weigh_evidence
 from hcm_scale.score.kinds.all import GRAPH_KINDS as KINDS
 from hcm_scale.score.nodes import mean_degree
+from hcm_scale.score.result import open_scores
 from hcm_scale.serve.server import Views
 from hcm_scale.stages.purify import open_purified
-from hcm_scale.stages.score import open_scores
 from tests.helpers import small_graph, small_run
 
 QUICK = ("unrelated", "hubs", "directed")  # the other worlds are for `make audit`
@@ -339,11 +339,11 @@ def test_sentences__of_every_world_are_true(name: str, tmp_path: Path):
     for row in pq.read_table(tmp_path / "list.parquet", columns=["node", "reason"]).to_pylist():
         told |= set(reader.read(row["node"], row["reason"]))
     assert {"context", "attributes", *(["hop"] if slow.learnt >= 0.1 else [])} <= told
-    for group in json.loads((tmp_path / "run/report/report.json").read_bytes())["groups"]:
-        members = sorted(member["id"] for member in group["members"])
+    for case in json.loads((tmp_path / "run/report/report.json").read_bytes())["cases"]["shown"]:
+        members = sorted(int(member["id"]) for member in case["members"])
         joined = [(u, v) for u, v in itertools.combinations(members, 2) if {(u, v), (v, u)} & set(slow.hop)]
-        assert group["num_edges"] == len(joined)
-        assert group["num_evidence"] == [slow.rows[node]["evidence"] for node in members].count(group["evidence"])
+        assert case["num_edges"] == len(joined)
+        assert all(slow.rows[int(member["id"])]["rank"] == member["rank"] for member in case["members"])
 
 
 def test_sentences__reader_refuses_what_is_not_true(tmp_path: Path):

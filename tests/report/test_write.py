@@ -31,19 +31,6 @@ def test_write_report__writes_the_dict_that_it_returns(scored_world: World, tmp_
     assert "<!doctype html>" in (tmp_path / "report.html").read_text()
 
 
-def test_write_report__explains_the_rest_of_a_group(scored_world: World, tmp_path: Path):
-    world = scored_world()
-    nodes = world.scores["node"].to_numpy()[[1, 4, 6, 9]]
-    clique = np.array(sorted((u, v) for u in nodes for v in nodes if u != v))
-    indptr = np.r_[0, np.cumsum(np.bincount(clique[:, 0], minlength=60))]
-    graph = Graph(indptr, clique[:, 1].astype(np.int32), ids=world.graph.ids)
-    edges = np.full(graph.num_edges, 2.0, np.float32)
-    report = type(world)(graph, None, world.scores, edges, edges, None).report(tmp_path, top=3)
-    assert [[member["rank"] for member in group["members"]] for group in report["groups"]] == [[2, 5, 7, 10]]
-    assert [node["rank"] for node in report["top"]] == [1, 2, 3, 5, 7, 10]
-    assert "The first 3 and the rest of their groups" in page.render(report)
-
-
 def test_render__of_the_json_is_the_page(scored_world: World, tmp_path: Path):
     world = scored_world()
     world.report(tmp_path, run={"name": "ring"}, top=4, table_rows=20)

@@ -56,7 +56,7 @@ def some_nodes(world: World, count: int = 60, seed: int = 1) -> NDArray[np.int64
 @pytest.mark.parametrize("rule", ["low context", "attribute"])
 def test_verdicts_turn_a_list_that_is_wrong(rule: str) -> None:
     world = make_world(rule)
-    nodes = some_nodes(world, 100)
+    nodes = some_nodes(world, 200)
     before, lesson = roc_auc(world.bad, world.inputs.score), learn(world.inputs, nodes, world.bad[nodes])
     assert lesson.changed
     assert before < 0.6
@@ -93,6 +93,34 @@ def test_verdicts_of_a_coin_change_nothing(count: int) -> None:
         nodes = some_nodes(world, count, seed)
         changed += learn(world.inputs, nodes, np.random.default_rng(seed).random(count) < 0.5).changed
     assert changed <= 2
+
+
+def test_verdicts_that_mean_nothing__cost_a_list_that_is_right_little() -> None:
+    """Twenty draws of a coin on the head, of worlds whose list is right."""
+    changes = []
+    for draw_seed in range(20):
+        world = make_world("score", seed=draw_seed % 5)
+        nodes = ranking(world.inputs.score)[:40]
+        lesson = learn(world.inputs, np.sort(nodes), np.random.default_rng(draw_seed).random(40) < 0.5)
+        changes.append(roc_auc(world.bad, lesson.taught) - roc_auc(world.bad, world.inputs.score))
+    assert min(changes) > -0.03
+
+
+def test_few_bad_nodes__say_where_to_look_and_move_nothing_else() -> None:
+    world = make_world("attribute")
+    order = ranking(world.inputs.score)
+    bad, good = np.flatnonzero(world.bad)[:2], order[~world.bad[order]][:58]
+    nodes = np.concatenate([bad, good])
+    lesson = learn(world.inputs, nodes, world.bad[nodes])
+    assert lesson.changed
+    num_first = len(order) // 20
+    after = ranking(lesson.taught)
+    first = after[:num_first]
+    assert world.bad[first].mean() > 3 * world.bad.mean()
+    assert np.array_equal(after[num_first:], order[~np.isin(order, first)])
+    assert "5 % of all, come first" in lesson.sentences[0]
+    applied = apply_lesson(lesson.model, world.inputs, bad)
+    assert np.isin(ranking(applied)[:num_first], first).mean() > 0.9
 
 
 def test_verdicts_all_good_do_no_harm_and_say_what_they_are() -> None:
@@ -147,13 +175,14 @@ def test_a_node_is_ranked_without_its_own_verdict() -> None:
 
 def test_a_lesson_holds_on_another_graph() -> None:
     world, other = make_world("low context"), make_world("low context", seed=5, n=2_000)
-    nodes = some_nodes(world, 100)
+    nodes = some_nodes(world, 200)
     lesson = learn(world.inputs, nodes, world.bad[nodes])
     applied = apply_lesson(lesson.model, other.inputs, np.zeros(0, np.int64))
     assert roc_auc(other.bad, applied) > 0.85
     unseen = np.setdiff1d(np.arange(len(world.bad)), nodes)
     again = apply_lesson(lesson.model, world.inputs, nodes[world.bad[nodes]])
-    assert np.allclose(again[unseen], lesson.taught[unseen])
+    moved = np.argsort(ranking(again[unseen])) - np.argsort(ranking(lesson.taught[unseen]))
+    assert np.abs(moved).mean() < 3  # of 2,800: a node or two more or less may lead
 
 
 def typed_world(num_users: int = 1_000, num_shops: int = 250) -> World:
@@ -250,7 +279,7 @@ def test_the_true_share_lies_in_the_interval() -> None:
             for found in estimates.shares(name, [50, 200, 500]):
                 true = world.bad[order[: found.first]].mean()
                 inside.append(found.low - 1e-9 <= true <= found.high + 1e-9)
-    assert 0.8 <= np.mean(inside) <= 0.99
+    assert 0.8 <= np.mean(inside) < 1.0
 
 
 def test_shares_of_a_list_all_of_which_was_seen_are_exact() -> None:

@@ -5,6 +5,7 @@ import pytest
 
 from hcm_scale.rows import burst as module
 from hcm_scale.rows.burst import WINDOWS, bursts, even_time, first_meetings
+from hcm_scale.rows.history import history
 from hcm_scale.rows.rows import DAY, HOUR, row_share, surprise
 
 
@@ -138,6 +139,27 @@ def test_bursts__twelve_payments_in_a_day_lead(life, is_in, seed):
 def test_bursts__neither_salaries_nor_rents_are_any(life):
     values = bursts(life.rows()[0]).of_accounts
     assert values[[life.employer, life.landlord, *life.shops]].max() < 1
+
+
+def test_bursts__nor_are_two_paydays_in_two_months(life):
+    rows, _ = life.rows()
+    rows = rows.where(rows.time < rows.time[0] + 60 * DAY)
+    assert bursts(rows).of_accounts[life.employer] > 100
+    assert bursts(rows, history(rows).is_regular).of_accounts[life.employer] < 1
+
+
+def test_bursts__of_rows_that_are_not_regular_are_those_of_a_table_without_them(rows):
+    is_regular = np.random.default_rng(0).random(len(rows)) < 0.3
+    whole, kept = bursts(rows, is_regular), np.flatnonzero(~is_regular)
+    if not rows.has_times:
+        return
+    some = bursts(rows.where(~is_regular))
+    np.testing.assert_array_equal(whole.of_accounts, some.of_accounts)
+    np.testing.assert_array_equal(whole.of_rows[kept], some.of_rows)
+    assert not whole.of_rows[is_regular].any()
+    shown = some.ends[:, 0] >= 0
+    np.testing.assert_array_equal(whole.ends[shown], kept[some.ends[shown]])
+    assert (whole.ends[~shown] == -1).all()
 
 
 def test_bursts__nor_is_everybody_s_month_end_or_one_busy_day(life):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hcm_scale.rows import chain as module
-from hcm_scale.rows.chain import WINDOWS, chains
+from hcm_scale.rows.chain import WINDOWS, chain_through, chains
 from hcm_scale.rows.flow import MOST_ROWS, fitting_share
 from hcm_scale.rows.rows import DAY, HOUR, Rows
 from tests.rows.test_flow import passes
@@ -67,7 +67,7 @@ def test_chains__equal_the_slow_twin(rows, same_by_threads):
 def test_through__every_row_pays_on_what_the_row_before_brought(rows):
     result = chains(rows)
     for row in range(len(rows)):
-        chain = result.through(row)
+        chain = chain_through(result.before, result.after, row)
         assert row in chain
         for one, other in pairwise(chain):
             assert one < other
@@ -91,7 +91,7 @@ def test_chains__a_round_trip_of_six_accounts_leads(life, pause, seed):
     assert set(np.argsort(-result.of_accounts)[:6]) == set(who)
     assert set(np.argsort(-result.of_rows)[:6]) == set(new)
     for row in new:
-        chain = result.through(int(row))
+        chain = chain_through(result.before, result.after, int(row))
         first = chain.index(new[0])
         assert chain[first : first + 6] == new.tolist()
 

@@ -11,7 +11,7 @@ from hcm_scale.rows.rows import DAY, HOUR, Rows, row_share, surprise
 def passes(rows, came, left):
     """Whether the second row is 90 to 100 % of the first, in its currency, and neither is to oneself."""
     apart = all(rows.payer[row] != rows.payee[row] for row in (came, left))
-    change = rows.amount[left] - rows.amount[came]
+    change = rows.comparable[left] - rows.comparable[came]
     return apart and rows.currency[came] == rows.currency[left] and change <= 0 and np.exp(change) > 0.9 - 1e-9
 
 

@@ -14,7 +14,7 @@ def test_rows__are_sorted_by_time_and_equal_times_stay_in_order():
     assert rows.payer.tolist() == [1, 3, 2, 0, 4]
     assert rows.payee.tolist() == [3, 1, 2, 4, 0]
     assert rows.currency.tolist() == [1, 3, 2, 0, 4]
-    np.testing.assert_array_equal(rows.amount, [np.nan, np.nan, np.nan, 0.0, np.nan])
+    np.testing.assert_array_equal(rows.amount, [np.nan, np.nan, -np.inf, 0.0, np.nan])
 
 
 def test_by_account__equals_the_slow_twin(rows):

@@ -12,12 +12,15 @@ from hcm_scale.rows.rows import DAY, HOUR, Rows, row_share, surprise
 from hcm_scale.rows.stream import REACH, ROW, judge
 from tests.rows.conftest import random_rows
 from tests.rows.test_burst import slow_usual
+from tests.rows.test_history import slow_is_habit, slow_marks, slow_pair
 
 SHAPES = ("plain", "equal times", "days", "missing", "two currencies", "to oneself", "one account", "hub", "months")
 
 
 def scale_of(rows):
-    return {"history_ranks": rank_table(history(rows).of_rows), "burst_shapes": bursts(rows).shapes}
+    made = history(rows)
+    ranks = rank_table(made.of_rows)
+    return {"history_ranks": ranks, "history_cuts": made.cuts, "burst_shapes": bursts(rows).shapes}
 
 
 def as_records(rows, table=0):
@@ -50,43 +53,67 @@ def case(request):
 
 
 def in_order(rows, new):
-    """All rows as (payer, payee, time, comparable amount, number among the new ones or -1), those too late left out."""
-    gap, apart = np.nan, 2_000.0 * new["currency"]
-    amount = np.where(new["payer"] == new["payee"], gap, new["amount"] + apart)
-    every = [(*row, -1) for row in zip(rows.payer, rows.payee, rows.time, rows.comparable, strict=True)]
+    """Rows that are not too late: (payer, payee, time, comparable amount, number among the new ones or below 0)."""
+    has_any = (new["payer"] != new["payee"]) & np.isfinite(new["amount"])
+    amount = np.where(has_any, new["amount"] + 2_000.0 * new["currency"], np.nan)
+    own = zip(rows.payer, rows.payee, rows.time, rows.comparable, strict=True)
+    every = [(*row, -1 - i) for i, row in enumerate(own)]
     placed = np.flatnonzero(new["time"] >= rows.time[-1] - REACH)
     every += [(new["payer"][i], new["payee"][i], new["time"][i], amount[i], i) for i in placed]
     return sorted(every, key=lambda row: row[2])  # stable
 
 
+def slow_pair_of_new(rows, row):
+    """As `slow_pair`, of a record."""
+    same = (rows.payer == row["payer"]) & (rows.payee == row["payee"])
+    paid = np.nan if row["payer"] == row["payee"] else row["amount"] + 2_000.0 * row["currency"]
+    return slow_pair(rows.time[same], rows.comparable[same], row["time"], paid)
+
+
 def test_history__of_a_new_row_is_that_by_the_rows_of_its_ends(case):
     rows, scale, new, judged = case
-    has = ~np.isnan(rows.amount)
+    has = np.isfinite(rows.amount)
     middles = {code: np.median(rows.amount[has & (rows.currency == code)]) for code in np.unique(rows.currency[has])}
     amount = np.array([a - middles.get(c, 0.0) for a, c in zip(rows.amount, rows.currency, strict=True)])
 
     def spread(values):
         return 1.4826 * np.median(np.abs(values - np.median(values)))
 
-    def deviation(ends, account, value, fewest):
+    def spread_of(ends, account):
         own = amount[has & (ends == account)]
         groups = [amount[has & (ends == a)] for a in np.unique(ends[has])]
         usual = np.median([s for g in groups if len(g) >= 5 and (s := spread(g)) > 0] or [0.7])
-        if len(own) < fewest:
-            return np.inf
         k, own_spread = len(own), spread(own) if len(own) > 1 else 0.0
-        drawn = np.sqrt((k * own_spread**2 + 5 * usual**2) / (k + 5))
-        return abs(value - np.median(own)) / drawn * np.sqrt(k / (k + 2))
+        return np.sqrt((k * own_spread**2 + 5 * usual**2) / (k + 5))
+
+    def deviation(ends, account, value, fewest):
+        own = amount[has & (ends == account)]
+        k = len(own)
+        return np.inf if k < fewest else abs(value - np.median(own)) / spread_of(ends, account) * np.sqrt(k / (k + 2))
 
     for i in range(0, len(new), 5):
         value = new["amount"][i] - middles.get(new["currency"][i], 0.0)
         slow = min(deviation(rows.payer, new["payer"][i], value, 1), deviation(rows.payee, new["payee"][i], value, 4))
-        same = (rows.payer == new["payer"][i]) & (rows.payee == new["payee"][i]) & (rows.currency == new["currency"][i])
-        again = same & (np.abs(rows.amount - new["amount"][i]) <= 0.1) & (np.abs(rows.time - new["time"][i]) >= 7 * DAY)
-        assert same.sum() < 128
-        recurs = again.sum() >= 2 and new["payer"][i] != new["payee"][i]
-        assert judged.history.of_rows[i] == pytest.approx(0.0 if recurs or not np.isfinite(slow) else slow)
-    assert np.array_equal(judged.surprises[:, 0], surprise_of(judged.history.of_rows, scale["history_ranks"]))
+        is_again, _, over = slow_pair_of_new(rows, new[i])
+        if new["payer"][i] < rows.num_accounts:
+            slow = np.fmin(slow, abs(over) / spread_of(rows.payer, new["payer"][i]))
+        assert judged.history.of_rows[i] == pytest.approx(0.0 if is_again or not np.isfinite(slow) else slow)
+    of_rows = surprise_of(judged.history.of_rows, scale["history_ranks"])
+    of_sort = np.array([0.0, *(-np.log(np.clip(scale["history_cuts"][3:, 0], 1e-9, 1.0)))])
+    assert np.array_equal(judged.surprises[:, 0], np.maximum(of_rows, of_sort[judged.history.sort]))
+
+
+def test_history__of_a_new_row_has_its_sort(case):
+    rows, _, new, judged = case
+    every, marks = in_order(rows, new), slow_marks(rows) == 1
+    for at, (payer, payee, time, amount, number) in enumerate(every):
+        if number < 0:
+            continue
+        before = [row for row in every[:at] if row[:2] == (payer, payee) and time - row[2] <= DAY]
+        is_twice = any(abs(row[3] - amount) <= 1e-3 for row in before) and rows.has_times
+        is_habit = slow_is_habit(rows, marks, payer, payee, time)
+        expected = 2 if np.isneginf(new["amount"][number]) else int(is_twice and not is_habit)
+        assert judged.history.sort[number] == expected
 
 
 def test_surprise_of__is_that_of_the_rank_to_a_tenth_of_a_nat():
@@ -102,7 +129,10 @@ def test_bursts__of_a_new_row_are_those_of_the_windows_that_end_in_it(case):
     lengths = [length for length in LENGTHS if length >= rows.resolution] or [rows.resolution]
     every, span = in_order(rows, new), rows.time[-1] - rows.time[0]
     starts = [np.r_[rows.time[rows.payer == v], rows.time[rows.payee == v]] for v in range(rows.num_accounts)]
-    slow, usual_of = np.zeros(len(new)), {}
+    slow, usual_of, sequence = np.zeros(len(new)), {}, as_records(rows)
+    regular = {-1 - i: slow_pair_of_new(rows, row)[1] for i, row in enumerate(sequence)}
+    regular |= {i: slow_pair_of_new(rows, row)[1] for i, row in enumerate(new)}
+    every = [row for row in every if not regular[row[4]]]
     for at, (*ends, time, _, number) in enumerate(every):
         best, size = 0.0, 1
         for side, own in enumerate((rows.payer, rows.payee) if number >= 0 else ()):
@@ -228,8 +258,16 @@ def test_judge__of_one_account_in_all_rows_ends():
     rows = Rows.of(3, *rng.integers(0, 2, (2, 200_000)), rng.random(200_000) * 100 * DAY, np.full(200_000, 5.0))
     new = as_records(rows)
     new["time"] += 100 * DAY
-    judged = judge(rows, {"history_ranks": np.zeros(1), "burst_shapes": np.ones((2, 6))}, np.zeros(0, ROW), new, 3)
+    judged = judge(rows, {"burst_shapes": np.ones((2, 6))}, np.zeros(0, ROW), new, 3)
     assert np.isfinite(judged.surprises).all()
+
+
+def test_chain_to__of_very_many_rows_are_the_last_of_them():
+    many = np.arange(500)
+    rows = Rows.of(501, many, many + 1, 100 * DAY + many, np.full(500, 5.0))
+    judged = judge(random_rows("plain", 0), {}, np.zeros(0, ROW), as_records(rows), 501)
+    assert judged.chain_to(499)["payer"].tolist() == list(range(436, 500))
+    assert judged.chain_to(9)["payer"].tolist() == list(range(10))
 
 
 def test_judge__without_rows_or_times():
@@ -238,7 +276,11 @@ def test_judge__without_rows_or_times():
     assert empty.surprises.shape == (0, 3)
     timeless = Rows.of(12, rows.payer, rows.payee, np.zeros(len(rows)), np.exp(rows.amount))
     judged = judge(
-        timeless, {"history_ranks": scale_of(rows)["history_ranks"]}, np.zeros(0, ROW), as_records(timeless), 12
+        timeless,
+        {k: v for k, v in scale_of(rows).items() if k != "burst_shapes"},
+        np.zeros(0, ROW),
+        as_records(timeless),
+        12,
     )
     assert judged.surprises[:, 0].any()
     assert not judged.surprises[:, 1:].any()

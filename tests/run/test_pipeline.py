@@ -87,7 +87,7 @@ def test_changed_option__makes_what_it_touches_and_what_follows(tmp_path, graph)
     pipeline.run(small(tmp_path), graph=graph)
     pipeline.run(small(tmp_path, score__trim=0.5), graph=graph)
     kept = skipped(tmp_path)
-    assert [name for name, was_kept in kept.items() if not was_kept] == ["scores", "report"]
+    assert [name for name, was_kept in kept.items() if not was_kept] == ["scores", "cases", "report"]
     pipeline.run(small(tmp_path, purify__ratio=0.1), graph=graph)
     kept = skipped(tmp_path)
     assert [name for name, was_kept in kept.items() if was_kept] == ["graph"]
@@ -284,7 +284,7 @@ def keys(config: Config, graph: Graph, world: World = ALONE) -> dict[str, str]:
 
 FIRST_CHANGED = {  # the first stage that another value of an option makes anew; None: it decides no result
     "inject": {
-        "graph": {"num_cliques": 2, "clique_size": 5, "num_attribute_anomalies": 3, "seed": 1},
+        "graph": {"num_cliques": 2, "num_attribute_anomalies": 3, "seed": 1},
     },
     "attributes": {"purified": {"scale": "normal", "pca": 2}},
     "purify": {"purified": {"similarity": "cosine", "ratio": 0.1, "attributes": "raw"}},
@@ -322,13 +322,11 @@ FIRST_CHANGED = {  # the first stage that another value of an option makes anew;
             "far_share": 0.3,
             "rank_by": "ahp",
             "fdr": 0.2,
-            "max_neighbors": 9,
             "precision": "bfloat16",
             "evidence": ["number"],
         },
         None: {"state": "disk", "copy_to": "elsewhere"},
     },
-    "track": {None: {"to": ["mlflow"]}},
 }
 
 
@@ -362,6 +360,7 @@ def test_seed__changes_every_stage_that_draws(tmp_path, graph):
         "labels",
         "train-purified",
         "scores",
+        "cases",
         "report",
     }
 
@@ -374,7 +373,7 @@ def test_ranks__change_no_key(tmp_path, graph):
 def test_two_views__are_known_by_the_options_of_both(tmp_path, graph):
     both = {"score__views": ["purified", "original"]}
     before, after = keys(small(tmp_path, **both), graph), keys(small(tmp_path, score__far_share=0.3, **both), graph)
-    assert [stage for stage in after if after[stage] != before[stage]][-2:] == ["scores", "report"]
+    assert [stage for stage in after if after[stage] != before[stage]][-3:] == ["scores", "cases", "report"]
 
 
 def test_scores__find_the_planted_nodes_better_than_chance(tmp_path, graph):
@@ -412,7 +411,8 @@ FORMATS = {  # where the version of each stage stands
     "labels": "hcm_scale.stages.label.FORMAT",
     "propagated-purified": "hcm_scale.features.propagate.FORMAT",
     "train-purified": "hcm_scale.stages.train.FORMAT",
-    "scores": "hcm_scale.stages.score.FORMAT",
+    "scores": "hcm_scale.score.result.FORMAT",
+    "cases": "hcm_scale.stages.cases.FORMAT",
     "report": "hcm_scale.stages.report.FORMAT",
 }
 
@@ -489,19 +489,6 @@ def test_scores__begin_with_the_propagated_features_of_training(tmp_path, graph,
 def test_encoder_that_begins_at_x__needs_no_propagated_features(tmp_path, graph):
     pipeline.run(small(tmp_path, model__encoder="sage"), until="score", graph=graph)
     assert not (tmp_path / "propagated-purified").exists()
-
-
-def test_logs_asked_for_after_training__are_said_to_come_too_late(tmp_path, graph, caplog):
-    late = {"track__to": ["tensorboard"]}
-    pipeline.run(small(tmp_path), until="train", graph=graph)
-    assert "has no effect" not in caplog.text
-    pipeline.run(small(tmp_path, **late), until="train", graph=graph)
-    assert f"track.to=tensorboard has no effect: this training is finished; remove {tmp_path}" in caplog.text
-    pytest.importorskip("tensorboard")
-    caplog.clear()
-    for _ in range(2):
-        pipeline.run(small(tmp_path / "asked", **late), until="train", graph=graph)
-    assert "has no effect" not in caplog.text
 
 
 def test_gpu__has_no_stage_for_propagated_features_and_the_keys_of_a_cpu(tmp_path, graph):

@@ -16,6 +16,7 @@ from safetensors.numpy import load_file, save_file
 from scipy import sparse
 
 from hcm_scale.base.files import FolderError, read_sealed, write_sealed
+from hcm_scale.cli.commands import export_run
 from hcm_scale.config import Config, TablesGraph
 from hcm_scale.graph import Graph
 from hcm_scale.run import pipeline
@@ -90,7 +91,7 @@ def test_new_nodes__are_scored_without_labels_and_training_and_move_no_other(gra
     made = [record["name"] for record in json.loads((tmp_path / "stages.json").read_text())["stages"]]
     views = ("purified", "original")
     steps = ["graph", "purified", *(f"propagated-{v}" for v in views)]
-    assert made == [*steps, "scores", "drift", "report"]
+    assert made == [*steps, "scores", "drift", "cases", "report"]
     for name in COMPARED[:-1]:
         np.testing.assert_array_equal(by_node(tmp_path, name)[:400], by_node(yesterday, name))
     assert "drift   like the training graph" in said
@@ -356,10 +357,19 @@ def test_tables__are_read_by_the_encodings_of_the_trained_run(tmp_path, caplog):
     second = small(tmp_path / "two", tmp_path / "one")
     changed = ["new", None, *kinds[2:-1], "b"]
     second.graph = write_tables(tmp_path / "day2", changed, day=day + 30, size=[None, *size[1:]], extra=size)
-    second.fail_on = "missing-column,drift"
+    second.fail_on = "missing-column,new-columns,new-values,drift"
     pipeline.run(second, until="score")
-    assert FinishedRun(second.run_dir).failed_checks(second.fail_on)[0] == "missing-column"
-    assert "fail_on=missing-column: missing_columns is ['old']" in caplog.text
+    assert FinishedRun(second.run_dir).failed_checks(second.fail_on)[:3] == [
+        "missing-column",
+        "new-columns",
+        "new-values",
+    ]
+    for check, fact in (
+        ("missing-column", "missing_columns is ['old']"),
+        ("new-columns", "new_columns is ['extra']"),
+        ("new-values", "new_values is ['kind']"),
+    ):
+        assert f"fail_on={check}: {fact}" in caplog.text
     graphs = [Graph.open(tmp_path / run / "graph") for run in ("one", "two")]
     assert graphs[0].columns == graphs[1].columns == ("kind=a", "kind=b", "kind=c", "size", "day", "old")
     before, now = (np.asarray(graph.x) for graph in graphs)
@@ -373,6 +383,38 @@ def test_tables__are_read_by_the_encodings_of_the_trained_run(tmp_path, caplog):
     assert "1 columns of the trained graph are missing here, and taken as gaps: old" in caplog.text
     assert "1 columns are not of the trained graph, and not used: extra" in caplog.text
     assert graphs[1].info["ingest"]["counts"]["imputed_values"] == 2 + n
+
+
+def test_edge_table__with_new_columns_and_values_fails_the_checks_and_an_equal_one_does_not(tmp_path, caplog):
+    def payments(name: str, kinds: list[str | None], **more: object) -> TablesGraph:
+        n, rng = len(kinds), np.random.default_rng(0)
+        payer = rng.integers(0, 40, n)
+        ends = {"payer": payer, "payee": (payer + rng.integers(1, 40, n)) % 40}
+        pq.write_table(pa.table(ends | {"amount": rng.random(n), "kind": kinds} | more), tmp_path / name)
+        return TablesGraph(path=str(tmp_path / name), source_column="payer", target_column="payee")
+
+    first, checks = small(tmp_path / "one"), "new-columns,new-values"
+    first.graph = payments("day1.parquet", ["card", "cash", None] * 100)
+    pipeline.run(first, until="score")
+    same, other = (small(tmp_path / name, tmp_path / "one") for name in ("two", "three"))
+    same.graph = payments("day2.parquet", ["cash", None, "card"] * 100)
+    other.graph = payments("day3.parquet", ["card", "cash", "wire"] * 100, note=["x"] * 300)
+    for config, failed in ((same, []), (other, checks.split(","))):
+        pipeline.run(config, until="score")
+        assert FinishedRun(config.run_dir).failed_checks(checks) == failed
+    what = "rows with values that the trained graph did not have"
+    assert f"column 'kind' has 100 {what}, taken as gaps: wire" in caplog.text
+
+
+def test_since__tells_that_columns_are_coded_in_another_way_unless_the_model_is_the_same(tmp_path):
+    runs, rng = [tmp_path / name for name in ("60 values", "70 values", "70 trained")], np.random.default_rng(0)
+    for run, num_values, trained in zip(runs, (60, 70, 70), (None, None, runs[0]), strict=True):
+        config = small(run, trained)
+        kinds = [f"k{i % num_values}" for i in range(140)]
+        config.graph = write_tables(tmp_path / f"of {run.name}", kinds, age=rng.random(140))
+        pipeline.run(config, until="score")
+    said = [export_run([str(run), str(tmp_path / "new.csv"), "--since", str(runs[0])]) for run in runs]
+    assert ["['kind'] became attributes in another way" in text for text in said] == [False, True, False]
 
 
 def test_tables__of_another_type_are_refused_by_name(tmp_path):

@@ -1,6 +1,5 @@
-"""Runs over a graph of users and shops: its blocks are found, grouped, explained by what they share, and kept."""
+"""Runs over a graph of users and shops: its blocks are found, held together, explained by what they share, and kept."""
 
-import json
 import re
 from dataclasses import replace
 
@@ -36,10 +35,9 @@ def test_block__is_first_is_one_group_and_says_what_it_shares(tmp_path):
     small_run(tmp_path / "run", graph)
     scores = FinishedRun(tmp_path / "run").table.sort_by("cohesion_rank")
     assert set(scores["node"].to_pylist()[:30]) >= set(BLOCK)
-    report = json.loads((tmp_path / "run/report/report.json").read_text())
-    (group,) = (group for group in report["groups"] if len(group["members"]) > 9)
-    assert {member["id"] for member in group["members"]} == set(BLOCK.tolist())
-    assert group["sides"] == [8, 8]
+    cases = FinishedRun(tmp_path / "run").cases
+    (case,) = (case for case in cases if len(case.members) > 9)
+    assert set(case.members.tolist()) == set(BLOCK.tolist())
     text = " ".join(FinishedRun(tmp_path / "run").explained_text([str(BLOCK[0])]).split())
     found = re.search(r"it shares (\d+) or more of its (\d+) neighbours with each of (\d+) others", text)
     assert found, text

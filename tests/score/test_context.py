@@ -87,6 +87,14 @@ def test_node_spread__is_the_variance_between_nodes_whatever_their_degree():
     assert node_spread(indptr, 0.9 * rng.standard_normal(len(degree))) == 0.0
 
 
+def test_node_spread__makes_the_median_square_that_of_a_normal_number():
+    rng = np.random.default_rng(1)
+    degree = rng.integers(1, 50, 2_001)
+    z_score = rng.standard_normal(len(degree)) * np.sqrt(1 + 0.1 * degree)
+    spread = node_spread(np.concatenate([[0], np.cumsum(degree)]), z_score)
+    assert np.median(z_score**2 / (1 + spread * degree)) == pytest.approx(0.454936, rel=1e-9)
+
+
 def test_context__a_hub_that_differs_a_little_is_not_the_first():
     rng = np.random.default_rng(0)
     num_leaves = 3_000

@@ -1,12 +1,8 @@
 """Edge numbers against the obvious list, and the seeded draw of neighbours."""
 
-import numba
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from hcm_scale.base.rng import bits
 from hcm_scale.score.edge_index import edge_index
 
 
@@ -49,43 +45,6 @@ def test_edges__a_graph_without_edges():
     index = edge_index(np.zeros(4, np.int64), np.empty(0, np.int32))
     assert (index.num_nodes, index.num_edges) == (3, 0)
     assert index.of_node(1).tolist() == []
-
-
-@given(seed=st.integers(0, 5), k=st.integers(1, 8))
-def test_draw__each_node_draws_min_of_k_and_degree(random_csr_module, seed, k):
-    indptr, indices = random_csr_module(50, 200, seed)
-    index = edge_index(indptr, indices, max_neighbors=k, seed=seed)
-    drawn = {(u, v) for _, u, v in listed(index, 13)}
-    own = [own_draw(index, v) for v in range(50)]
-    assert [len(row) for row in own] == np.minimum(np.diff(indptr), k).tolist()
-    assert drawn == {(min(u, v), max(u, v)) for v, row in enumerate(own) for u in row}
-
-
-def own_draw(index, v: int) -> set[int]:
-    """The neighbours that v draws: those of the k smallest hashes."""
-    row = index.indices[index.indptr[v] : index.indptr[v + 1]].tolist()
-    return {u for u in row if np.uint64(bits(index.seed, v, u)) <= index.limit[v]}
-
-
-def test_draw__is_uniform_over_neighbours():
-    star = np.concatenate([[0], np.arange(10, 20)]).astype(np.int64)
-    indices = np.concatenate([np.arange(1, 11), np.zeros(10)]).astype(np.int32)
-    counts = np.zeros(11)
-    for seed in range(1000):
-        counts[list(own_draw(edge_index(star, indices, max_neighbors=3, seed=seed), 0))] += 1
-    assert np.allclose(counts[1:] / 1000, 0.3, atol=0.073)  # five standard deviations
-
-
-def test_draw__does_not_depend_on_threads(random_csr):
-    indptr, indices = random_csr(500, 4000, seed=3)
-    try:
-        numba.set_num_threads(1)
-        one = edge_index(indptr, indices, max_neighbors=4, seed=9)
-    finally:
-        numba.set_num_threads(numba.config.NUMBA_NUM_THREADS)
-    many = edge_index(indptr, indices, max_neighbors=4, seed=9)
-    assert np.array_equal(one.limit, many.limit)
-    assert not np.array_equal(many.limit, edge_index(indptr, indices, max_neighbors=4, seed=10).limit)
 
 
 @pytest.fixture(scope="module")

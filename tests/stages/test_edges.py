@@ -52,12 +52,11 @@ def predict_by_ranks(together, tmp_path):
 
 
 @pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
-@pytest.mark.parametrize("max_neighbors", [None, 3])
 @pytest.mark.parametrize("num_ranks", [1, 2, 5, 40])
 def test_predict_shared__any_number_of_ranks_gives_the_same_bits(
-    random_csr, tmp_path, predict_by_ranks, num_ranks, max_neighbors, on_disk
+    random_csr, tmp_path, predict_by_ranks, num_ranks, on_disk
 ):
-    edges = edge_index(*random_csr(100, 400), max_neighbors=max_neighbors)
+    edges = edge_index(*random_csr(100, 400))
     alone = predict_edges(edges, make_samples(100), chunk_edges=CHUNK)
     shared = predict_by_ranks(edges, num_ranks, on_disk)
     for got, wanted in zip(shared, alone, strict=True):
@@ -102,7 +101,7 @@ def test_predict_shared__goes_on_after_the_samples_that_all_ranks_have_seen(
     random_csr, monkeypatch, predict_by_ranks, num_ranks, on_disk
 ):
     monkeypatch.setattr(shared_edges, "SAVE_SECONDS", 0.0)
-    edges = edge_index(*random_csr(100, 400), max_neighbors=3)
+    edges = edge_index(*random_csr(100, 400))
     wanted = predict_edges(edges, make_samples(100), chunk_edges=CHUNK)
     with pytest.raises(DiedError):
         predict_by_ranks(edges, num_ranks, on_disk, die(0, 1))

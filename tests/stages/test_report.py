@@ -11,9 +11,7 @@ import pytest
 from hcm_scale import HCM
 from hcm_scale.base import files
 from hcm_scale.config import Config
-from hcm_scale.graph import Graph
 from hcm_scale.graph.store import ATTRIBUTE, STRUCTURAL
-from hcm_scale.report.groups import groups, num_first
 from hcm_scale.run import pipeline
 from hcm_scale.run.finished import FinishedRun
 from hcm_scale.score.kinds.all import GRAPH_KINDS as KINDS
@@ -69,20 +67,24 @@ def test_evidence__of_two_views_tells_them_apart_better(tmp_path: Path):
     assert min(told_apart(finished(tmp_path, ["purified", "original"])[0])) > 0.75
 
 
-def test_groups__of_the_first_nodes_are_the_planted_cliques(run: tuple[Path, str]):
-    graph, table = Graph.open(run[0] / "graph"), scores_of(run[0])
-    largest = sorted(groups(graph, table.slice(0, num_first(table))), key=lambda group: -len(group["members"]))[:2]
-    for group in largest:
-        size = len(group["members"])
-        assert 9 <= size <= 12
-        assert (group["num_edges"], group["label"]) == (size * (size - 1) // 2, "structural anomaly")
+def test_cases__begin_with_the_planted_cliques(run: tuple[Path, str]):
+    found, cases = FinishedRun(run[0]), FinishedRun(run[0]).cases
+    for number in (0, 1):
+        case = found.case(str(number + 1))
+        size = len(case["members"])
+        assert 9 <= size <= 14
+        assert case["held_by"] == "group"
+        assert cases.num_flagged > number
+        kinds = [found.graph.kind[node] for node in cases[number].members]
+        assert kinds.count(STRUCTURAL) >= size - 2
+        assert case["num_edges"] >= 0.8 * size * (size - 1) / 2
 
 
-def test_summary__shows_the_list_its_groups_and_every_kind(run: tuple[Path, str]):
+def test_summary__shows_cases_the_list_and_every_kind(run: tuple[Path, str]):
     folder, said = run
     assert "stands out by" in said
-    assert "groups among the first 100" in said
-    assert "nodes, all joined to each other" in said
+    assert said.index("held together by") < said.index("stands out by")
+    assert "dense group: " in said
     assert all(f"({kind})" in said for kind in KINDS)
     assert "at a false-discovery rate of 10%" in said
     assert "Ranked by score (all kinds of evidence)" in (folder / "report" / "report.html").read_text()

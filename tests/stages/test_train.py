@@ -53,7 +53,7 @@ def with_encoder(encoder: str, recipe=RECIPE):
 
 
 RECIPES = {"gcn": RECIPE, "sage": with_encoder("sage"), "gat": with_encoder("gat")}
-RECORD = train.Record(checkpoint_every=5, log_every=4, tensorboard=False)
+RECORD = train.Record(checkpoint_every=5, log_every=4)
 EVERY_PAIR = label_options(Config()) | {"num_sources": None, "pairs_per_class": None}
 
 
@@ -201,7 +201,7 @@ def test_train__killed_at_several_steps_ends_in_the_same_bytes(labels, encoder, 
 def test_train__stops_on_a_non_finite_loss_and_keeps_the_last_good_checkpoint(labels, tmp_path):
     hot = replace(RECIPE, langevin=replace(RECIPE.langevin, kernel="sgld", temperature=1e30))
     with pytest.raises(loop.NonFiniteLossError, match=r"step \d+ \(epoch \d+\).*temperature=1e\+30"):
-        run(labels, tmp_path, hot, record=train.Record(checkpoint_every=1, log_every=100, tensorboard=False))
+        run(labels, tmp_path, hot, record=train.Record(checkpoint_every=1, log_every=100))
     for path in (tmp_path / "checkpoints").glob("*.safetensors"):
         from safetensors.torch import load_file
 
@@ -230,12 +230,6 @@ def test_train__runs_on_a_directed_graph(tmp_path):
     label(graph, tmp_path / "labels", **EVERY_PAIR)
     samples = run(tmp_path / "labels", tmp_path / "run", graph=graph)
     assert samples.model["directed"] is True
-
-
-def test_train__writes_tensorboard_where_asked(labels, tmp_path):
-    pytest.importorskip("tensorboard")
-    run(labels, tmp_path, record=replace(RECORD, tensorboard=True))
-    assert list((tmp_path / "tensorboard").glob("events*"))
 
 
 def test_samples__refuse_damage_and_unfinished_folders(labels, tmp_path):

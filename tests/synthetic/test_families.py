@@ -172,27 +172,6 @@ def test_tiny_graphs__are_made(size):
         assert_valid(graph)
 
 
-@pytest.mark.parametrize(
-    ("call", "option"),
-    [
-        (lambda: synthetic.community(0), "num_nodes"),
-        (lambda: synthetic.community(2**31), "num_nodes"),
-        (lambda: synthetic.community(10, num_communities=11), "num_communities"),
-        (lambda: synthetic.community(10, homophily=1.5), "homophily"),
-        (lambda: synthetic.community(10, edges_per_node=-1), "edges_per_node"),
-        (lambda: synthetic.community(10, num_attributes=0), "num_attributes"),
-        (lambda: synthetic.rmat(31), "scale"),
-        (lambda: synthetic.rmat(3, edge_factor=-1), "edge_factor"),
-        (lambda: synthetic.rmat(3, num_nodes=4), "num_nodes"),
-        (lambda: synthetic.grid(0, 5), "width"),
-        (lambda: synthetic.grid(5, 5, removed_share=-0.1), "removed_share"),
-    ],
-)
-def test_bad_settings__are_refused_by_name(call, option):
-    with pytest.raises(ValueError, match=f"{option}=.*out of range"):
-        call()
-
-
 @pytest.mark.slow
 def test_community__of_ten_million_nodes_stays_within_8_gib():
     code = (

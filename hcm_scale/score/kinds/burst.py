@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from hcm_scale.rows.evidence import RowEvidence
 from hcm_scale.score.kinds.around import Around
 from hcm_scale.score.kinds.inputs import KindInputs
-from hcm_scale.score.kinds.kind import OF_ROWS, SURE_WITNESS, Column, Kind, Reason, Values
+from hcm_scale.score.kinds.kind import ROW_KIND, Column, Reason, Values
 from hcm_scale.score.kinds.row_phrases import evidence_of, length_text, time_text
 
 
@@ -25,7 +26,7 @@ def _are_shapes(array: Any) -> bool:
 
 def has_times(inputs: KindInputs) -> bool:
     """Whether there are rows at more than one time."""
-    return inputs.rows is not None and bool(inputs.rows.rows.time[-1] > inputs.rows.rows.time[0])
+    return inputs.rows is not None and inputs.rows.rows.has_times
 
 
 def _reason(around: Around) -> dict[str, Any]:
@@ -43,6 +44,14 @@ def _reason(around: Around) -> dict[str, Any]:
     usual = (len(every) - len(inside)) * (end - begin) / max(span, 1.0)
     details = {"pays": pays, "partners": len(np.unique(ends[inside])), "begin": begin, "end": end, "steps": rows.steps}
     return {"value": around.number, "usual": usual, "count": len(inside), "details": details}
+
+
+def _rows_of(rows: RowEvidence, account: int) -> Any:
+    first, last = rows.bursts[account]
+    if first < 0:
+        return np.zeros(0, np.int64)
+    own = (rows.rows.out if rows.rows.payer[first] == account else rows.rows.into).of(account)
+    return own[(own >= first) & (own <= last)]
 
 
 def _sentence(_: Any, r: Reason) -> str:
@@ -74,7 +83,7 @@ def among_text(count: int, whose: str, seconds: float, steps: bool) -> str:
     return f"it is one of {count:,} payments {whose} within {length_text(seconds, steps)}"
 
 
-BURST = Kind(
+BURST = ROW_KIND(
     name="burst",
     columns={"burst": Column("surprise of its busiest time (nats)", title="Burst")},
     title="burst",
@@ -83,13 +92,10 @@ BURST = Kind(
     "time. It counts beyond the 95% of the nodes that have the least of it.",
     numbers=_numbers,
     applies=has_times,
-    ranks_all_nodes=True,
-    zero_says_nothing=True,
-    tail=OF_ROWS,
     stored={"burst_shapes": _are_shapes},
-    tail_only=SURE_WITNESS,
     reason=_reason,
     sentence=_sentence,
     row_title="part of a burst",
     row_sentence=_row_sentence,
+    rows_of=_rows_of,
 )

@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from hcm_scale.rows.evidence import RowEvidence
 from hcm_scale.score.kinds.around import Around
 from hcm_scale.score.kinds.inputs import KindInputs
-from hcm_scale.score.kinds.kind import OF_ROWS, SURE_WITNESS, Column, Kind, Reason, Values
+from hcm_scale.score.kinds.kind import ROW_KIND, Column, Reason, Values
 from hcm_scale.score.kinds.passed_on import has_flows
 from hcm_scale.score.kinds.row_phrases import evidence_of, length_text, round_text, row_facts
+
+_NUMBER = 3  # of its column among those of rows
 
 
 def _numbers(inputs: KindInputs) -> list[Values]:
@@ -23,12 +26,20 @@ def _reason(around: Around) -> dict[str, Any]:
     """The rows of the most surprising chain that passes it."""
     rows = evidence_of(around)
     own = np.concatenate(rows.of_account(around.node))
-    steps = rows.chain_through(int(own[rows.surprises[own, 3].argmax()])) if len(own) else []
+    steps = rows.chain_through(int(own[rows.surprises[own, _NUMBER].argmax()])) if len(own) else []
     return {
         "value": around.number,
         "count": len(steps),
         "details": {"rows": [row_facts(around.evidence, s) for s in steps]},
     }
+
+
+def _rows_of(rows: RowEvidence, account: int) -> Any:
+    own = np.concatenate(rows.of_account(account))
+    if not len(own):
+        return own
+    steps = np.array(rows.chain_through(int(own[rows.surprises[own, _NUMBER].argmax()])))
+    return steps[rows.surprise_by(_NUMBER, steps) > 0.0]
 
 
 def _sentence(_: Any, r: Reason) -> str:
@@ -43,7 +54,7 @@ def _row_sentence(evidence: Any, row: int) -> str:
     return round_text([row_facts(evidence, step) for step in evidence.rows.chain_through(row)])
 
 
-CHAIN = Kind(
+CHAIN = ROW_KIND(
     name="chain",
     columns={"chain": Column("surprise of the chain that passes it (nats)", title="Chain")},
     title="chain of payments",
@@ -52,12 +63,9 @@ CHAIN = Kind(
     "the 95% of the nodes that have the least of it.",
     numbers=_numbers,
     applies=has_flows,
-    ranks_all_nodes=True,
-    zero_says_nothing=True,
-    tail=OF_ROWS,
-    tail_only=SURE_WITNESS,
     reason=_reason,
     sentence=_sentence,
     row_title="part of a chain",
     row_sentence=_row_sentence,
+    rows_of=_rows_of,
 )

@@ -23,7 +23,6 @@ from typing import Any
 import numba
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 
 from hcm_scale.base.jit import fetch_add, kernel, prefetch
 from hcm_scale.base.threads import run_in_slices, run_in_threads
@@ -88,13 +87,8 @@ def node_spread(indptr: NDArray[np.int64], z_score: NDArray[np.float64]) -> floa
     nodes = np.arange(0, len(z_score), max(1, len(z_score) // _SPREAD_NODES))
     degree = indptr[nodes + 1] - indptr[nodes]
     squares, degree = z_score[nodes][degree > 0] ** 2, degree[degree > 0]
-
-    def excess(spread: float) -> float:
-        return float(np.median(squares / (1.0 + spread * degree))) - _MEDIAN_SQUARE
-
-    if not len(squares) or excess(0.0) <= 0.0:
-        return 0.0
-    return float(brentq(excess, 0.0, squares.max() / _MEDIAN_SQUARE))
+    own = (squares / _MEDIAN_SQUARE - 1.0) / degree  # the tau at which the square of a node is the wanted median
+    return max(0.0, float(np.median(own))) if len(own) else 0.0
 
 
 def surprise_of_bins(distance: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -126,7 +120,7 @@ def add_surprise(part, edges, distance, surprise, out):
 
     An edge is visited at its smaller end; on a directed graph it counts there only.
     """
-    indptr, indices, start, directed, _, _ = edges
+    indptr, indices, start, directed = edges
     for u in range(part[0], part[1]):
         shift, own = indptr[u + 1] - start[u + 1], 0
         for e in range(start[u], start[u + 1]):

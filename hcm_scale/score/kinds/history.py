@@ -7,13 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from hcm_scale.rows.history import rank_table
+from hcm_scale.rows.evidence import RowEvidence
+from hcm_scale.rows.history import NEGATIVE, NUM_CUTS, TWICE, rank_table, sorts_among
 from hcm_scale.score.kinds.around import Around
 from hcm_scale.score.kinds.inputs import KindInputs
-from hcm_scale.score.kinds.kind import OF_ROWS, SURE_WITNESS, Column, Kind, Reason, Values
+from hcm_scale.score.kinds.kind import ROW_KIND, Column, Reason, Values
 from hcm_scale.score.kinds.row_phrases import evidence_of, times_text
 
+_NUMBER = 0  # of its column among those of rows
 FAR_FROM_PAYEE = "it is far from what its payee usually receives"
+SORTS = {
+    TWICE: "the same payer paid the same amount to the same payee within a day before",
+    NEGATIVE: "its amount is negative, as few are",
+}
 _ODD = 4.0  # nats of a row's rank from which on it counts as odd
 
 
@@ -26,7 +32,11 @@ def _numbers(inputs: KindInputs) -> list[Values]:
 
 
 def _are_cuts(array: Any) -> bool:
-    return array is not None and array.shape[0] == 3 and bool((array[:, 0] >= 0.0).all() and (array[:, 1] > 0.0).all())
+    return (
+        array is not None
+        and array.shape[0] == NUM_CUTS
+        and bool((array[:, 0] >= 0.0).all() and (array[:, 1] > 0.0).all())
+    )
 
 
 def _are_ranks(array: Any) -> bool:
@@ -40,20 +50,27 @@ def _applies(inputs: KindInputs) -> bool:
 def _reason(around: Around) -> dict[str, Any]:
     """How many of its rows are odd, and their median amount over the usual one of those it pays, or is paid."""
     rows = evidence_of(around)
-    out, into = rows.of_account(around.node)
-    odd_out, odd_into = (own[rows.surprises[own, 0] >= _ODD] for own in (out, into))
-    details: dict[str, Any] = {"paid": len(odd_out), "received": len(odd_into)}
-    own, odd = (out, odd_out) if len(odd_out) >= len(odd_into) else (into, odd_into)
-    amount = rows.amounts[odd][np.isfinite(rows.rows.amount[odd])]
-    others = np.setdiff1d(own, odd)
+    by_end = dict(zip(("paid", "received"), rows.of_account(around.node), strict=True))
+    num_sorts, odd = np.zeros(3, np.int64), {}
+    for end, own in by_end.items():
+        is_odd, sort = rows.surprises[own, 0] >= _ODD, sorts_among(rows.rows, own)
+        num_sorts += np.bincount(sort[is_odd], minlength=3)
+        odd[end] = own[is_odd & (sort == 0)]
+    details: dict[str, Any] = {end: len(its) for end, its in odd.items()}
+    details |= {"twice": int(num_sorts[TWICE]), "negative": int(num_sorts[NEGATIVE])}
+    most = max(odd, key=lambda end: len(odd[end]))
+    amount, others = rows.amounts[odd[most]], np.setdiff1d(by_end[most], odd[most])
     usual = rows.amounts[others][np.isfinite(rows.rows.amount[others])]
     if len(amount) and len(usual):
         details |= {"odd": float(np.median(amount)), "usual": float(np.median(usual))}
-    return {"value": around.number, "count": len(out) + len(into), "details": details}
+    return {"value": around.number, "count": sum(map(len, by_end.values())), "details": details}
 
 
 def _sentence(_: Any, r: Reason) -> str:
-    paid, received = r.details["paid"], r.details["received"]
+    paid, received, twice, negative = (r.details[name] for name in ("paid", "received", "twice", "negative"))
+    if max(twice, negative) > paid + received:
+        what = f"{max(twice, negative):,} of its {r.count:,} payments"
+        return f"{what} {'are negative' if negative > twice else 'repeat an amount to the same payee within a day'}"
     if not paid + received:
         return f"some of its {r.count:,} payments are of amounts that it rarely has"
     what = f"{paid + received:,} of its {r.count:,} payments {'is' if paid + received == 1 else 'are'}"
@@ -66,14 +83,22 @@ def _sentence(_: Any, r: Reason) -> str:
     return f"{what} of odd amounts, about {r.details['odd']:,.2f}, {times_text(ratio)} what {end} otherwise"
 
 
+def _rows_of(rows: RowEvidence, account: int) -> Any:
+    """Those that are stranger than chance makes one of as many rows."""
+    own = np.concatenate(rows.of_account(account))
+    return own[rows.surprise_by(_NUMBER, own) > 1.0 + np.log(max(1, len(own)))]
+
+
 def _row_sentence(evidence: Any, row: int) -> str:
     rows, payer = evidence.rows, int(evidence.rows.rows.payer[row])
-    others = rows.amounts[rows.rows.out.of(payer)]
-    others = others[np.isfinite(others) & (others > 0.0)]
-    if len(others) < 2:
+    own = rows.rows.out.of(payer)
+    if sort := int(sorts_among(rows.rows, own)[np.searchsorted(own, row)]):
+        return SORTS[sort]
+    others = rows.amounts[own[(own != row) & np.isfinite(rows.rows.amount[own])]]
+    if not len(others):
         return FAR_FROM_PAYEE
     usual = float(np.median(others))
-    return compared_text(rows.amounts[row] / usual, usual, len(others) - 1)
+    return compared_text(rows.amounts[row] / usual, usual, len(others))
 
 
 def compared_text(ratio: float, usual: float, count: int) -> str:
@@ -82,7 +107,7 @@ def compared_text(ratio: float, usual: float, count: int) -> str:
     return f"it is {times_text(ratio)} what its payer usually pays, {usual:,.2f} by {what}"
 
 
-HISTORY = Kind(
+HISTORY = ROW_KIND(
     name="history",
     columns={"history": Column("surprise of its odd amounts (nats)", title="Unlike its own history")},
     title="unlike its own history",
@@ -91,13 +116,11 @@ HISTORY = Kind(
     "beyond the 95% of the nodes that have the least of it.",
     numbers=_numbers,
     applies=_applies,
-    ranks_all_nodes=True,
-    zero_says_nothing=True,
-    tail=OF_ROWS,
     stored={"history_cuts": _are_cuts, "history_ranks": _are_ranks},
-    tail_only=SURE_WITNESS,
     reason=_reason,
     sentence=_sentence,
     row_title="unlike their history",
     row_sentence=_row_sentence,
+    rows_of=_rows_of,
+    needs_both_ends=True,
 )

@@ -7,6 +7,7 @@ the same object, of which a table stores what is no code (`plugin.py`), so that 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -142,6 +143,8 @@ class Kind:
     words: str = ""  # said with its number, where there is no such function
     row_title: str = ""  # of a row of the edge table that stands out by it, where it judges rows too
     row_sentence: Callable[[Any, int], str] = lambda evidence, row: ""
+    rows_of: Callable[[Any, int], Any] = lambda rows, account: ()  # those that its number of an account is made of
+    needs_both_ends: bool = False  # a row of it joins two accounts only where both stand out
     identity: str = ""  # of a plug-in: which code it is
 
     @property
@@ -173,3 +176,6 @@ class Kind:
         if self.zero_says_nothing:
             return bool(row[self.column] > 0.0)
         return self.ranks_all_nodes or bool(row["degree"])
+
+
+ROW_KIND = partial(Kind, ranks_all_nodes=True, zero_says_nothing=True, tail=OF_ROWS, tail_only=SURE_WITNESS)

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from hcm_scale.rows.evidence import RowEvidence
 from hcm_scale.score.kinds.around import Around
 from hcm_scale.score.kinds.burst import has_times
 from hcm_scale.score.kinds.inputs import KindInputs
-from hcm_scale.score.kinds.kind import OF_ROWS, SURE_WITNESS, Column, Kind, Reason, Values
+from hcm_scale.score.kinds.kind import ROW_KIND, Column, Reason, Values
 from hcm_scale.score.kinds.row_phrases import amount_text, evidence_of, length_text, row_facts
 
 
@@ -39,6 +40,12 @@ def _reason(around: Around) -> dict[str, Any]:
     return {"value": around.number, "count": len(left), "details": details}
 
 
+def _rows_of(rows: RowEvidence, account: int) -> Any:
+    left = rows.rows.out.of(account)
+    left = left[rows.came_by(left) >= 0]
+    return np.concatenate([left, rows.came_by(left)])
+
+
 def _sentence(_: Any, r: Reason) -> str:
     d = r.details
     if not d:
@@ -59,7 +66,7 @@ def _row_sentence(evidence: Any, row: int) -> str:
     return f"it passes on {share:.3g} % of {amount_text(row_facts(evidence, came))} that came {length} before"
 
 
-PASSED_ON = Kind(
+PASSED_ON = ROW_KIND(
     name="passed_on",
     columns={"passed_on": Column("surprise of what it passes on (nats)", title="Passed on")},
     title="passed on",
@@ -68,12 +75,9 @@ PASSED_ON = Kind(
     "chance. It counts beyond the 95% of the nodes that have the least of it.",
     numbers=_numbers,
     applies=has_flows,
-    ranks_all_nodes=True,
-    zero_says_nothing=True,
-    tail=OF_ROWS,
-    tail_only=SURE_WITNESS,
     reason=_reason,
     sentence=_sentence,
     row_title="passed on",
     row_sentence=_row_sentence,
+    rows_of=_rows_of,
 )

@@ -13,6 +13,7 @@ from hcm_scale.score.kinds.around import Around, Evidence
 from hcm_scale.score.kinds.phrases import ID_WIDTH
 
 _MOST_SHOWN = 5  # rows of a chain
+_DATED = -62_135_596_800, 253_402_300_800  # seconds of the years 1 to 9999
 
 
 def evidence_of(around: Around) -> RowEvidence:
@@ -43,11 +44,13 @@ def amount_text(facts: Mapping[str, Any]) -> str:
 def time_text(seconds: float, steps: bool, *, clock: bool = True) -> str:
     """Such as `4 May 2024 10:12`; of steps their number.
 
-    >>> time_text(0.0, False), time_text(90_000.0, False), time_text(172_800.0, True)
-    ('1 January 1970', '2 January 1970 01:00', 'step 2')
+    >>> time_text(0.0, False), time_text(90_000.0, False), time_text(172_800.0, True), time_text(1e12, False)
+    ('1 January 1970', '2 January 1970 01:00', 'step 2', 'second 1e+12')
     """
     if steps:
         return f"step {seconds / (DAY if seconds % DAY == 0.0 else 1.0):,.0f}"
+    if not _DATED[0] <= seconds < _DATED[1]:
+        return f"second {seconds:.6g}"
     moment = datetime.fromtimestamp(seconds, UTC)
     date = f"{moment.day} {moment:%B} {moment.year}"
     return f"{date} {moment:%H:%M}" if clock and seconds % DAY else date
@@ -55,8 +58,9 @@ def time_text(seconds: float, steps: bool, *, clock: bool = True) -> str:
 
 def length_text(seconds: float, steps: bool) -> str:
     """Such as `19 hours`, `3 days` or `2 steps`."""
+    seconds = min(abs(seconds), 1e18)  # in a file that somebody sent rows may lie in any order
     if steps:
-        seconds, unit, word = seconds, DAY if seconds % DAY == 0.0 else 1.0, "step"
+        unit, word = DAY if seconds % DAY == 0.0 else 1.0, "step"
     else:
         unit, word = next(
             (u, w) for u, w in ((DAY, "day"), (HOUR, "hour"), (60.0, "minute"), (0.0, "second")) if seconds >= 2 * u

@@ -207,14 +207,16 @@
   }
 
   function onKey(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input[type=search]")) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input")) return;
     const verdicts = { b: "bad", g: "good", u: "unsure" };
     const others = { z: undo, Backspace: undo, n: next, j: next };
     const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
     if (key === "Enter" && event.target === document.body && current) open(current);
     if (!(key in verdicts || key in others)) return;
     event.preventDefault();
-    if (!event.repeat) key in others ? others[key]() : give(current, verdicts[key]);
+    if (event.repeat) return;
+    if (onCases()) onCaseKey(key);
+    else key in others ? others[key]() : give(current, verdicts[key]);
   }
 
   async function explain(rank) {
@@ -235,6 +237,120 @@
       element("card").textContent = error.message;
     }
     (isFirst ? section : element("card")).scrollIntoView(); // how to read a card is read once
+  }
+
+  // Cases: pages of cards, asked for when the tab is opened. `bars` are their verdict bars, keys are about `bar`.
+  let [casePage, bars, bar] = [0, [], null];
+  const givenCases = []; // [bar, verdict before], the last one is undone first
+  const onCases = () => location.hash === "#cases";
+
+  async function openCases() {
+    if (!onCases()) return;
+    const [section, list] = [element("cases"), element("case-list")];
+    section.hidden = false;
+    if (!bars.length) list.textContent = "…";
+    try {
+      list.innerHTML = await askAfterVerdicts("cases?page=" + casePage);
+      bars = [...list.querySelectorAll(".case-verdict")];
+      bars.forEach(caseButtons);
+      markCase(bars[0]);
+      const pages = list.querySelector(".pages");
+      element("cases-before").disabled = casePage === 0;
+      element("cases-after").disabled = casePage >= Number(pages.dataset.last);
+    } catch (error) {
+      list.textContent = error.message;
+    }
+    section.scrollIntoView();
+  }
+
+  function caseButtons(one) {
+    const card = one.closest("article");
+    const box = make("div", "judge");
+    for (const name of ["bad", "good", "unsure", "none"]) {
+      const button = make("button", name, NAMES[name]);
+      button.type = "button";
+      button.disabled = Boolean(unwritable);
+      button.addEventListener("click", () => giveCase(one, name));
+      box.append(button);
+    }
+    const note = make("input", "note-text");
+    Object.assign(note, { type: "text", placeholder: "a note, kept with the verdict", maxLength: 1000, disabled: Boolean(unwritable) });
+    one.append(box, note);
+    card.addEventListener("click", () => markCase(one));
+    const around = card.querySelector(".around");
+    around.addEventListener("toggle", async () => {
+      const inside = around.lastElementChild;
+      if (!around.open || inside.firstChild) return;
+      inside.textContent = "…";
+      try {
+        inside.innerHTML = await (await ask("around?case=" + one.dataset.case)).text();
+      } catch (error) {
+        inside.textContent = error.message;
+      }
+    });
+    paintCase(one, true);
+  }
+
+  function paintCase(one, isStored) {
+    const { verdict } = one.dataset;
+    one.classList.toggle("given", verdict !== "");
+    one.firstElementChild.classList.toggle("given", verdict !== "");
+    one.firstElementChild.classList.toggle("stored", isStored);
+    for (const button of one.firstElementChild.children) {
+      if (button.className !== "none") button.setAttribute("aria-pressed", String(button.className === verdict));
+    }
+  }
+
+  function markCase(one) {
+    bar = one || null;
+    for (const other of bars) other.closest("article").classList.toggle("current", other === bar);
+  }
+
+  // Stores a verdict on a case; its note stays typed if it is not stored.
+  function giveCase(one, verdict, undone) {
+    const before = one.dataset.verdict || "none";
+    if (unwritable || verdict === before) return;
+    const note = one.querySelector(".note-text").value;
+    one.dataset.verdict = verdict === "none" ? "" : verdict;
+    paintCase(one, false);
+    numGiven++;
+    stored = stored.then(async () => {
+      try {
+        const answer = await (await ask("verdicts", { case: one.dataset.case, verdict, note })).json();
+        if (!undone) givenCases.push([one, before]);
+        one.dataset.verdict = answer.verdict;
+        one.closest("article").querySelector(".judged").textContent = answer.judged;
+        showCounts(answer.counts);
+        say("");
+      } catch (error) {
+        one.dataset.verdict = before === "none" ? "" : before;
+        say(`The verdict on case ${one.dataset.number} is not stored: ${error.message}`);
+      }
+      paintCase(one, true);
+    });
+  }
+
+  async function turnCases(step) {
+    casePage += step;
+    await openCases();
+  }
+
+  async function onCaseKey(key) {
+    if (key in { b: 1, g: 1, u: 1 }) bar && giveCase(bar, { b: "bad", g: "good", u: "unsure" }[key]);
+    else if (key === "n" || key === "j") {
+      const next = bars[bars.indexOf(bar) + 1];
+      if (next) {
+        markCase(next);
+        next.closest("article").scrollIntoView({ block: "nearest" });
+      } else if (!element("cases-after").disabled) await turnCases(1);
+      else say("This is the last case.");
+    } else {
+      await stored;
+      const last = givenCases.pop();
+      if (!last) return say("No verdict on a case was given since this page was loaded.");
+      markCase(last[0]);
+      giveCase(...last, last);
+    }
   }
 
   // The strangest edges: ranked by the server when they are first asked for, and asked for once.
@@ -259,8 +375,12 @@
     startTheme();
     const data = JSON.parse(element("ranking-data").textContent);
     ({ unwritable, identity } = data);
-    addEventListener("hashchange", openEdges);
-    openEdges();
+    for (const open of [openEdges, openCases]) {
+      addEventListener("hashchange", open);
+      open();
+    }
+    element("cases-before").addEventListener("click", () => turnCases(-1));
+    element("cases-after").addEventListener("click", () => turnCases(1));
     if (unwritable) say(`No verdicts can be given here: ${unwritable} cannot be written by this server.`);
     table = rankedTable({
       columns: data.columns,

@@ -31,7 +31,7 @@ pytestmark = [
 ]
 DEVICE = torch.device("cuda")
 DEFAULT = recipe_of(Config())
-HOW = {"workers": 1, "record": train_batches.Record(checkpoint_every=10, log_every=20, tensorboard=False)}
+HOW = {"workers": 1, "record": train_batches.Record(checkpoint_every=10, log_every=20)}
 
 
 def make_graph(num_attributes=20, width=128):

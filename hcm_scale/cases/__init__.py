@@ -1,0 +1,1 @@
+"""Cases: nodes that stand out and belong together, as one finding."""

@@ -1,0 +1,80 @@
+"""Rows of the edge table, such as payments, that belong together because they made accounts stand out.
+
+An account that stands out holds the rows that its evidence is made of: those of its burst, the amounts that it passed
+on, or its chain, by whichever of these surprises most, and in any case its payments that are unlike its history, where
+both ends stand out. Accounts that hold a row together are one finding. So surprising rows join accounts, not edges: two
+that also pay each other ordinarily are not joined by that, and a shop joins nothing. Rows by which an account would
+bring more than a hundred others hold nothing: the account is a finding by itself.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.sparse.csgraph import connected_components
+
+from hcm_scale.rows.evidence import RowEvidence
+from hcm_scale.score.kinds.all import ROW_KINDS
+
+Nodes = NDArray[np.int64]
+MOST_OTHERS = 100  # accounts that one account brings
+_RARE = 10.0  # accounts of the table that say as much by chance
+
+
+class Held(NamedTuple):
+    """Accounts that hold rows together, these rows, and the kind that says most of one of the accounts."""
+
+    core: Nodes
+    rows: Nodes
+    kind: str
+
+
+def held_rows(
+    rows: RowEvidence, nodes: Nodes, numbers: NDArray[np.float64], stands_out: NDArray[np.bool_]
+) -> list[Held]:
+    """The findings among accounts that stand out, which rise.
+
+    `numbers` are those of the four kinds of each, (accounts, 4); `stands_out` says it of all accounts.
+    """
+    least = math.log(len(stands_out) / _RARE)
+    owner, held = [], []
+    for number, account in enumerate(nodes.tolist()):
+        own = _held_by(rows, account, numbers[number], least, stands_out)
+        owner.append(np.full(len(own), number))
+        held.append(own)
+    every, of_row = np.unique(np.concatenate([*held, np.zeros(0, np.int64)]), return_inverse=True)
+    if not len(every):
+        return []
+    of_node, size = np.concatenate(owner), len(nodes) + len(every)
+    joins = sparse.csr_array((np.ones(len(of_node), bool), (of_node, len(nodes) + of_row)), shape=(size, size))
+    num_found, found = connected_components(joins, directed=False)
+    strongest = np.where(numbers.max(axis=1) > 0.0, numbers.argmax(axis=1), 0)
+    out = [Held(nodes[:0], every[:0], "")] * 0
+    accounts, of_rows = (np.argsort(labels, kind="stable") for labels in (found[: len(nodes)], found[len(nodes) :]))
+    starts = [np.searchsorted(labels[order], np.arange(num_found + 1))
+              for labels, order in ((found[: len(nodes)], accounts), (found[len(nodes) :], of_rows))]  # fmt: skip
+    for which in range(num_found):
+        core = accounts[starts[0][which] : starts[0][which + 1]]
+        inside = of_rows[starts[1][which] : starts[1][which + 1]]
+        if len(inside):
+            kind = strongest[core[numbers[core].max(axis=1).argmax()]]
+            out.append(Held(nodes[core], every[inside], ROW_KINDS[kind].name))
+    return out
+
+
+def _held_by(
+    rows: RowEvidence, account: int, numbers: NDArray[np.float64], least: float, stands_out: NDArray[np.bool_]
+) -> Nodes:
+    """The rows that an account holds."""
+    held = [np.zeros(0, np.int64)]
+    for kind, number in zip(ROW_KINDS, numbers, strict=True):
+        if kind.needs_both_ends:
+            own = kind.rows_of(rows, account)
+            held.append(own[stands_out[rows.other_ends(own, account)]])
+        elif number == numbers.max() and number > least:
+            own = kind.rows_of(rows, account)
+            ends = np.concatenate([rows.rows.payer[own], rows.rows.payee[own]])
+            held.append(own if len(np.unique(ends)) <= MOST_OTHERS else own[:0])
+    return np.unique(np.concatenate(held))

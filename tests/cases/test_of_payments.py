@@ -1,0 +1,177 @@
+"""Cases of a table of payments, as a person reads them: who does what, money, dates, drawings, files and commands."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+
+import networkx as nx
+import openpyxl
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from hcm_scale.cases.drawing import draw
+from hcm_scale.review import teach
+from hcm_scale.run.finished import FinishedRun
+from tests.cases.conftest import COLLECTOR, PAYERS, RING, payments, run_of
+from tests.helpers import small_detector
+
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def case_with(run: FinishedRun, name: str) -> dict:
+    node = run.graph.node_of(name)
+    return run.case(str(1 + run.cases.of_node(node)[0]))
+
+
+def test_case__of_money_that_goes_round_has_all_of_it(run):
+    told = case_with(run, RING[0])
+    assert {member["id"] for member in told["members"]} == {*RING}
+    assert {member["role"] for member in told["members"]} == {"passes on"}
+    assert told["num_rows"] == len(told["rows"]) >= 6
+    inside = [row for row in told["rows"] if row["payer"] in RING and row["payee"] in RING]
+    assert len(inside) == len(told["rows"])
+    assert told["money"][0]["currency"] == "EUR"
+    assert told["money"][0]["inside"] == pytest.approx(sum(row["amount"] for row in told["rows"]), abs=0.01)
+    steps = {(one, other) for one, other in zip(RING, [*RING[1:], RING[0]], strict=True)}
+    assert steps <= {(row["payer"], row["payee"]) for row in told["rows"]}
+    assert "payments between them of" in told["text"]
+    assert " EUR" in told["text"]
+
+
+def test_case__of_a_collector_says_who_collects_and_who_pays_in(run):
+    told = case_with(run, COLLECTOR)
+    roles = {member["id"]: member["role"] for member in told["members"]}
+    assert roles[COLLECTOR] == "collects"
+    assert [roles[name] for name in PAYERS] == ["pays in"] * len(PAYERS)
+    assert told["text"].count(COLLECTOR) >= 1
+
+
+def test_money__into_and_out_of_a_case_is_that_of_the_table(run, tmp_path):
+    told = case_with(run, COLLECTOR)
+    table = pq.read_table(run.folder.with_suffix(".parquet"))
+    members = {member["id"] for member in told["members"]}
+    seconds = [time.timestamp() for time in table["time"].to_pylist()]
+    rows = zip(*(table[name].to_pylist() for name in ("payer", "payee", "amount")), seconds, strict=True)
+    sums = {"into": 0.0, "out": 0.0}
+    for payer, payee, amount, second in rows:
+        if told["first"] <= second <= told["last"]:
+            sums["into"] += amount * (payee in members and payer not in members)
+            sums["out"] += amount * (payer in members and payee not in members)
+    assert {name: told["money"][0][name] for name in sums} == pytest.approx(sums, abs=0.01)
+
+
+def test_drawing__has_an_arrow_for_every_pair_that_pays_and_stays_in_its_box(run):
+    told = case_with(run, RING[0])
+    drawing = draw(told, [])
+    assert len(drawing["nodes"]) == len(RING)
+    assert len(drawing["arrows"]) == len({(row["payer"], row["payee"]) for row in told["rows"]})
+    assert len(drawing["ticks"]) == told["num_rows"]
+    assert all(0 <= n["x"] <= drawing["width"] and 0 <= n["y"] <= drawing["height"] for n in drawing["nodes"])
+    assert len({(n["x"], n["y"]) for n in drawing["nodes"]}) == len(RING)
+
+
+def test_report__begins_with_cases_drawn_without_a_script(run):
+    page = (run.folder / "report" / "report.html").read_text()
+    assert page.index('id="cases"') < page.index('id="ranking"')
+    assert '<svg class="case-drawing"' in page
+    shown = json.loads((run.folder / "report" / "report.json").read_text())["cases"]
+    assert [case["id"] for case in shown["shown"]] == [run.cases.id_of(at) for at in range(len(shown["shown"]))]
+
+
+def test_commands__list_and_tell_cases(hcm_scale: Command, run):
+    listed = hcm_scale("cases", str(run.folder), "3")
+    assert listed.returncode == 0
+    assert listed.stdout.count("\n") >= 5
+    told = hcm_scale("explain", str(run.folder), "case=1").stdout
+    assert told == hcm_scale("case", str(run.folder), "1").stdout
+    assert told.startswith("Case 1 (")
+    assert hcm_scale("case", str(run.folder), run.cases.id_of(0)).stdout == told
+    clue = " ".join(hcm_scale("case", str(run.folder), "--from", RING[2]).stdout.split())
+    assert f"asses on: {', '.join(RING)}" in clue
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["cases", "RUN", "0"], "0 cases are not legal"),
+        (["case", "RUN", "999999"], "case '999999' is not there; cases have numbers from 1 to"),
+        (["explain", "RUN", "case=nine"], "case 'nine' is not there"),
+        (["case", "RUN"], "--from ID"),
+        (["case", "RUN", "1", "--from", "c"], "--from ID"),
+        (["case", "RUN", "--from", "nobody"], "nobody"),
+        (["export", "RUN", "x.graphml", "--case", "77777"], "case '77777' is not there"),
+        (["export", "RUN", "x.csv", "--case", "1"], "--cases writes tables"),
+        (["export", "RUN", "x.csv", "--cases", "--taught"], "--cases goes with"),
+        (["diff", "RUN", "nowhere"], "nowhere"),
+    ],
+)
+def test_commands__say_what_is_wrong(hcm_scale: Command, run, words, said):
+    done = hcm_scale(*(str(run.folder) if word == "RUN" else word for word in words))
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_export__of_cases_has_a_row_a_member_and_sheets(hcm_scale: Command, run, tmp_path):
+    assert hcm_scale("export", str(run.folder), str(tmp_path / "c.parquet"), "--cases").returncode == 0
+    table = pq.read_table(tmp_path / "c.parquet")
+    assert table.num_rows == len(run.cases.members)
+    assert table["case"].to_pylist() == (run.cases.number_of_member + 1).tolist()
+    ranks = dict(zip(run.ranked["id"].to_pylist(), run.ranked["rank"].to_pylist(), strict=True))
+    assert all(ranks[row["id"]] == row["rank"] for row in table.to_pylist())
+    assert hcm_scale("export", str(run.folder), str(tmp_path / "c.xlsx"), "--cases", "--top", "2").returncode == 0
+    book = openpyxl.load_workbook(tmp_path / "c.xlsx")
+    assert book.sheetnames == ["members", "cases", "rows"]
+    assert book["cases"].max_row == 3
+    assert book["members"].max_row == 1 + pc.sum(pc.less_equal(table["case"], 2)).as_py()
+    assert hcm_scale("export", str(run.folder), str(tmp_path / "c.graphml"), "--case", "1").returncode == 0
+    drawn = nx.read_graphml(tmp_path / "c.graphml")
+    assert sorted(label for _, label in drawn.nodes(data="label")) == sorted(
+        member["id"] for member in run.case("1")["members"]
+    )
+
+
+def test_diff__of_a_run_with_itself_has_nothing_new(hcm_scale: Command, run):
+    told = json.loads(hcm_scale("diff", str(run.folder), str(run.folder), "--json").stdout)
+    assert all(told["cases"][name] == [] for name in ("new", "grown", "shrunk", "changed", "gone"))
+    assert told["cases"]["num_same"] == run.cases.num_flagged
+    assert (told["nodes"]["num_entered"], told["nodes"]["num_left"]) == (0, 0)
+
+
+def test_verdict__on_a_case_lasts_and_the_case_is_open_again_when_it_grows(hcm_scale: Command, run, tmp_path):
+    copied = tmp_path / "first"
+    shutil.copytree(run.folder, copied)
+    first, ring = FinishedRun(copied), case_with(run, RING[0])
+    name = ring["id"]
+    said = hcm_scale("case", str(copied), name, "--verdict", "bad", "--note", "known ring", "--by", "anna").stdout
+    assert f"({name}): bad, {len(RING)} nodes" in said
+    given = first.verdicts()
+    assert sorted(given.table["id"].to_pylist()) == sorted(RING)
+    assert {*given.table["case"].to_pylist()} == {name}
+    assert first.case(name)["judged"] == "Judged bad by anna: known ring."
+    nodes, is_bad = teach.LabelledNodes.of(first).lessons(first.column("rank"))
+    assert (len(nodes), is_bad.tolist()) == (1, [True])  # one verdict, of the best ranked
+
+    later = run_of(tmp_path / "later", payments(more=2), since=str(copied))
+    told = case_with(later, RING[0])
+    assert told["id"] == name
+    assert "Open again: 2 of its nodes have come since" in told["judged"]
+    grown = [one for one in later.cases.changes["grown"] if one["id"] == name]
+    assert [one["entered"] for one in grown] == [["s0", "s1"]]
+    assert "grown" in hcm_scale("cases", str(later.folder)).stdout
+
+    assert hcm_scale("case", str(copied), name, "--verdict", "none").returncode == 0
+    assert first.case(name)["judged"] == ""
+
+
+def test_python__has_cases_as_a_table_and_each_as_text_and_drawing(run, tmp_path):
+    found = small_detector(run_dir=tmp_path / "run").fit(
+        run.folder.with_suffix(".parquet"), source="payer", target="payee"
+    )
+    assert found.cases_["case"].to_pylist() == list(range(1, 1 + len(found.cases_)))
+    case = found.case(found.cases_["case_id"][0].as_py())
+    assert repr(case).startswith("Case 1 (")
+    assert case.data["members"][0]["id"] in case._repr_html_()
+    with pytest.raises(ValueError, match="is not there"):
+        found.case(10**6)

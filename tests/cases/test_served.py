@@ -1,0 +1,77 @@
+"""Cases on the served page: shown, expanded, judged as one, with a note, and taken back."""
+
+import json
+import shutil
+
+import pytest
+
+from hcm_scale.review import verdicts
+from hcm_scale.run.finished import FinishedRun
+from tests.cases.conftest import COLLECTOR, RING
+from tests.helpers import serving
+from tests.serve.test_verdicts import request
+
+
+@pytest.fixture
+def served(run, tmp_path):
+    with serving(shutil.copytree(run.folder, tmp_path / "run"), "anna") as made:
+        yield made
+
+
+def post(server, **body: str) -> tuple[int, str]:
+    words = {"of": server.views.identity} | body
+    return request(server, f"/{server.token}/verdicts", json.dumps(words).encode())
+
+
+def test_page__of_cases_has_each_once_with_its_drawing(served):
+    status, text = request(served, f"/{served.token}/cases")
+    cases = FinishedRun(served.views.run_dir).cases
+    assert status == 200
+    assert [text.count(f'data-case="{cases.id_of(at)}"') for at in range(min(10, len(cases)))] == [1] * min(
+        10, len(cases)
+    )
+    assert '<svg class="case-drawing"' in text
+    assert request(served, f"/{served.token}/cases?page=99")[0] == 400
+    assert request(served, f"/{served.token}/around?case={cases.id_of(0)}")[0] == 200
+    assert request(served, f"/{served.token}/around?case=none")[0] == 400
+
+
+def test_verdict__on_a_case_is_stored_on_its_nodes_with_its_note(served):
+    run = FinishedRun(served.views.run_dir)
+    name = run.cases.id_of(int(run.cases.of_node(run.graph.node_of(RING[0]))[0]))
+    status, text = post(served, case=name, verdict="bad", note="<b>known</b>")
+    assert status == 200
+    assert json.loads(text)["judged"] == "Judged bad by anna: <b>known</b>."
+    assert sorted(verdicts.latest(run.folder).table["id"].to_pylist()) == sorted(RING)
+    page = request(served, f"/{served.token}/cases")[1]
+    assert "<b>known" not in page
+    assert "&lt;b&gt;known" in page
+    assert post(served, case=name, verdict="none")[0] == 200
+    assert not verdicts.latest(run.folder).table.num_rows
+    for body in (
+        {"case": "7" * 9, "verdict": "bad"},
+        {"case": name, "verdict": "evil"},
+        {"case": name, "of": "old", "verdict": "bad"},
+    ):
+        assert post(served, **body)[0] in (400, 409)
+    assert not verdicts.latest(run.folder).table.num_rows
+
+
+@pytest.mark.gate
+def test_browser__opens_expands_judges_and_undoes(desktop, served):
+    run = FinishedRun(served.views.run_dir)
+    desktop.open(served.url)
+    desktop.run("location.hash = '#cases'")
+    desktop.wait("return document.querySelectorAll('#case-list .case-verdict button.bad').length > 1")
+    desktop.run("document.querySelector('#case-list .around summary').click()")
+    desktop.wait("return document.querySelector('#case-list .around > div').innerText.length > 3")
+    press = "document.body.dispatchEvent(new KeyboardEvent('keydown', {key: arguments[0], bubbles: true}))"
+    stored = "return document.querySelectorAll('#case-list .judge.stored.given').length === "
+    for key, count in (("b", 1), ("n", 1), ("g", 2), ("z", 1)):
+        desktop.run(press, key)
+        desktop.wait(stored + str(count))
+    said = verdicts.latest(run.folder).by_id()
+    core = {run.graph.external_id(int(node)) for node in run.cases[0].core}
+    assert said == dict.fromkeys(core, "bad")
+    assert COLLECTOR in said or set(RING) <= set(said)
+    assert desktop.console() == []

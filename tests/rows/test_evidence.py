@@ -1,0 +1,66 @@
+"""What is kept about the rows of a table: nothing by time where there is none, and histories by names of currencies."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from hcm_scale.ingest.policy import Columns
+from hcm_scale.ingest.tables import read_tables
+from hcm_scale.rows.evidence import MadeEvidence, open_row_evidence, rows_before, rows_of
+
+ENDS = Columns(source="payer", target="payee")
+
+
+def events(count, seed=0):
+    rng = np.random.default_rng(seed)
+    names = np.array([f"a{number}" for number in range(12)])
+    payer = rng.integers(0, 12, count)
+    payee = (payer + rng.integers(1, 12, count)) % 12
+    return {"payer": names[payer], "payee": names[payee], "amount": rng.lognormal(3, 0.05, count)}
+
+
+def test_rows_without_a_time__are_in_no_burst_chain_or_flow(tmp_path):
+    """Amounts that fit each other in the order of the table are no chain."""
+    made = MadeEvidence(rows_of(read_tables(tmp_path / "g", pa.table(events(400)), columns=ENDS)))
+    for kind in (made.burst, made.flow, made.chain):
+        assert not kind.of_rows.any()
+        assert not kind.of_accounts.any()
+    assert made.history.of_rows.any()
+
+
+def test_rows_before__have_the_currencies_of_this_table_by_name(tmp_path):
+    """Currencies are numbered as they come, and a currency that this table lacks is no history."""
+    graphs = []
+    for number, names in enumerate((["EUR", "USD", "GBP"], ["USD", "EUR"])):
+        data = events(300, number) | {"currency": np.resize(names, 300), "day": np.arange(300)}
+        graphs.append(read_tables(tmp_path / str(number), pa.table(data), columns=ENDS))
+    earlier, graph = graphs
+    before = rows_before(graph, earlier)
+    own, other = (np.array(each.info["rows"]["currencies"]) for each in (graph, earlier))
+    kept = np.isin(other[earlier.rows.currency], own)
+    assert own[before.currency].tolist() == other[earlier.rows.currency][kept].tolist()
+    np.testing.assert_array_equal(before.time, earlier.rows.time[kept])
+
+
+def test_own_rows__are_the_strangest_of_an_account_with_its_sums_by_currency(tmp_path):
+    data = events(300) | {"currency": np.resize(["EUR", "USD", None], 300), "day": np.arange(300)}
+    data["amount"][::7], data["amount"][5::50] = np.nan, -3.0
+    data["payee"][:9] = data["payer"][:9]
+    graph = read_tables(
+        tmp_path / "g",
+        pa.table({name: pa.array(values, from_pandas=True) for name, values in data.items()}),
+        columns=ENDS,
+    )
+    MadeEvidence(rows_of(graph)).save(tmp_path)
+    evidence = open_row_evidence(tmp_path, graph)
+    for account, name in enumerate(graph.ids.to_pylist()):
+        own = evidence.own_rows(account, most=5)
+        payer, payee = ((data[end] == name)[evidence.number] for end in ("payer", "payee"))
+        strongest = sorted(np.flatnonzero(payer | payee), key=lambda row: (-evidence.surprise[row], row))
+        assert own.rows.tolist() == strongest[:5]
+        for sums, is_end in ((own.paid, payer), (own.received, payee & ~payer)):
+            slow = {}
+            for row in evidence.number[is_end]:
+                if np.isfinite(data["amount"][row]):
+                    slow[data["currency"][row]] = slow.get(data["currency"][row], 0.0) + data["amount"][row]
+            assert sums == pytest.approx(slow)
