@@ -1,4 +1,4 @@
-"""Payments in the order of time, and what the four kinds of evidence about them share.
+"""Payments in the order of time, and what the kinds of evidence about them share.
 
 A row has a payer and a payee (accounts by number), a time in seconds, an amount, and a currency by number. `Rows.of`
 sorts by time, rows of equal time staying in their order. Amounts are logarithms from here on: -inf where it is below 0,
