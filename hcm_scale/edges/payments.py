@@ -1,6 +1,6 @@
 """Rows of an edge table that are judged by themselves, such as payments: the strangest first, with one sentence each.
 
-A row has the surprise of the kind that says most of it beyond what is common (rows/evidence.py); of rows of which none
+A row has the surprise of what kinds say of it beyond what is common (rows/evidence.py); of rows of which none
 says more, those come first whose pair of accounts is stranger (`StrangeEdges`), where all are asked for. p is
 exp(-3 - surprise), the chance by that kind, times the number of kinds, and flags are those of Benjamini and Hochberg.
 Rows that the graph does not keep, as they have no time or an unknown end, have no rank.

@@ -29,6 +29,7 @@ from hcm_scale.edges.payments import MOST_SENTENCES, StrangeRows
 from hcm_scale.edges.rows import EdgeRows
 from hcm_scale.ingest.row_columns import columns_of_new
 from hcm_scale.ingest.table_files import TableFiles
+from hcm_scale.rows.evidence import combined
 from hcm_scale.rows.rows import Numbers, Values, log_amounts
 from hcm_scale.rows.stream import REACH, ROW, Judged, Records, arrivals
 from hcm_scale.score.kinds.all import ROW_KINDS
@@ -130,7 +131,7 @@ class NewRows:
         ordered, flags_end, bar, unit = self._ranks
         surprises = np.stack([judged.surprises[some] for judged in self.judged], axis=1)
         beyond = surprises / unit - bar
-        kind, surprise = beyond.argmax(axis=1), np.maximum(beyond.max(axis=1), 0.0)
+        kind, surprise = beyond.argmax(axis=1), combined(beyond)
         kind[surprise == 0.0] = len(_KINDS)
         p = self.run.evidence.rows.chances(surprise)
         rank = 1 + len(ordered) - np.searchsorted(ordered, surprise, side="right")

@@ -8,9 +8,10 @@ Columns are those of `ROW_KINDS` in its order, which alone lists the kinds (scor
 are those of the graph's folder, in their order. The surprise of a row by its history is that of its rank among all
 rows, or of its sort (history.py); the others are those of its account or chain (burst.py, flow.py, chain.py).
 
-`RowEvidence.surprise` is the one by which rows are ranked: the most that a kind says beyond where it is common, in
-units of how fast its bulk grows from the 75 % quantile to the 95 % quantile, one nat at least. Common is what lies
-below the latter, and below three units: a kind that says something of many rows has to say more.
+`RowEvidence.surprise` is the one by which rows are ranked: what a kind says beyond where it is common, in units of how
+fast its bulk grows from the 75 % quantile to the 95 % quantile, one nat at least. Common is what lies below the latter,
+and below three units: a kind that says something of many rows has to say more. Where several kinds speak, the root of
+the sum of squares counts (`combined`), so that a row with two reasons comes before one with either of them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,9 +33,21 @@ from hcm_scale.rows.rows import Numbers, Rows, Values, log_amounts
 FILES = ("row_surprises.npy", "row_links.npy", "bursts.npy")
 _LOW, _COMMON = 0.75, 0.95  # quantiles of a kind's surprises of rows: up to the second it says nothing
 _LEAST = 3.0  # nats, up to which it does so in any case
+_NEARLY = 2.0  # units below what is common, from which on it adds to another kind that says something
 _SAMPLE = 1 << 20  # rows that show the quantiles
 Kinds = Sequence[Any]  # of `score.kinds.kind.Kind`, in a room above
 Made = TypeVar("Made")
+
+
+def combined(beyond: Values) -> Values:
+    """Surprise of rows by what every kind says beyond what is common, (m, kinds); 0 where none says more than that.
+
+    >>> combined(np.array([[4.0, -3.0], [4.0, 4.0], [-1.0, -1.0]])).round(1).tolist()
+    [4.0, 6.5, 0.0]
+    """
+    most = beyond.max(axis=1)
+    together = np.sqrt((np.maximum(beyond + _NEARLY, 0.0) ** 2).sum(axis=1)) - _NEARLY
+    return np.where(most > 0.0, np.maximum(most, together), 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,21 +115,21 @@ class RowEvidence:
         return np.maximum(high / scale, _LEAST), scale
 
     @cached_property
-    def _beyond(self) -> tuple[Values, NDArray[np.int8]]:
-        """The most that a kind says of every row beyond what is common, and which kind that is."""
-        (bar, scale), best, kind = self.bars, np.empty(len(self.rows)), np.empty(len(self.rows), np.int8)
+    def _ranked_by(self) -> tuple[Values, NDArray[np.int8]]:
+        """Surprise of every row, and the kind that says most of it, (m,)."""
+        (bar, scale), surprise, kind = self.bars, np.empty(len(self.rows)), np.empty(len(self.rows), np.int8)
 
         def fill(part: slice) -> None:
             beyond = self.surprises[part] / scale - bar
-            best[part], kind[part] = beyond.max(axis=1), beyond.argmax(axis=1)
+            surprise[part], kind[part] = combined(beyond), beyond.argmax(axis=1)
 
-        run_in_slices(len(best), fill)
-        return best, kind
+        run_in_slices(len(kind), fill)
+        return surprise, kind
 
-    @cached_property
+    @property
     def surprise(self) -> Values:
         """What rows are ranked by, (m,), 0 where no kind says more than is common."""
-        return np.maximum(self._beyond[0], 0.0)
+        return self._ranked_by[0]
 
     def chances(self, surprise: Values) -> Values:
         """P of rows by their surprise: as many times the chance by the kind that says most as there are kinds."""
@@ -125,8 +138,8 @@ class RowEvidence:
     @cached_property
     def strongest(self) -> NDArray[np.int8]:
         """The kind that says most of every row, by its number, (m,); -1 where none says more than is common."""
-        best, kind = self._beyond
-        return np.where(best > 0.0, kind, -1).astype(np.int8)
+        surprise, kind = self._ranked_by
+        return np.where(surprise > 0.0, kind, -1).astype(np.int8)
 
     def of_account(self, account: int) -> tuple[Numbers, Numbers]:
         """The rows that an account pays, and those by which it is paid."""
