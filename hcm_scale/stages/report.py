@@ -116,6 +116,8 @@ def cases_of_report(evidence: Evidence, folder: Path) -> dict[str, Any] | None:
     """What a page shows of the first cases; None where no node stands out."""
     cases = open_cases(folder, evidence.graph)
     count = min(len(cases), max(_TOP, min(_MOST_CASES, cases.num_flagged)))
+    if count:
+        evidence.fetch(np.concatenate([cases[at].members for at in range(count)]))
     shown = [drawn(evidence, cases, at) for at in range(count)]
     counts: dict[str, Any] = {"num": len(cases), "num_flagged": cases.num_flagged, "changes": None}
     if cases.changes is not None:
