@@ -53,7 +53,7 @@ _TOP = 10
 NUM_EXPLAINED = 10  # nodes, first of the ranking; `explain` and `serve` explain all others
 _HEAD = 5  # of each kind of evidence
 _MOST_CASES = 30  # of a report
-_FEW_EDGES = 1 << 20  # about 2 s beside a run of 30
+_FEW_EDGES = 50_000  # half a second beside a run of 8
 
 log = logging.getLogger(__name__)
 
