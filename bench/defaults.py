@@ -11,7 +11,7 @@ _CONFIG = Config()
 LABEL = label_options(_CONFIG)
 PURIFY = asdict(_CONFIG.attributes) | asdict(_CONFIG.purify)
 _RECIPE = recipe_of(_CONFIG)
-PLAN = replace(_RECIPE.plan, burn_in_epochs=None)  # themes say how many steps they make
+PLAN = _RECIPE.plan
 RECIPE = replace(_RECIPE, plan=PLAN)
 SAMPLER: dict[str, Any] = asdict(RECIPE.langevin) | {"seed": 0}
 TRAIN: dict[str, Any] = {"workers": 1, "record": Record(_CONFIG.posterior.checkpoint_every)}

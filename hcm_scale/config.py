@@ -217,7 +217,7 @@ class PosteriorConfig:
     step_size: float = number(0.02, 1e-12, 10.0)
     prior: float = number(5e-8, 0.0)
     temperature: float | None = number(None, 0.0)
-    burn_in_steps: int | None = number(None, 0)  # None: five epochs, but 100 to 200 steps
+    burn_in_steps: int = number(100, 0)
     num_samples: int | None = number(None, 1)  # None: until one more no longer moves the ranking, at most ten
     thin_steps: int = number(10, 1)
     checkpoint_every: int = number(200, 1)

@@ -214,7 +214,7 @@ WORDS = {
     "posterior.step_size": "step size at the beginning",
     "posterior.prior": "weight decay: the precision of a normal prior on the weights",
     "posterior.temperature": "how much noise; null: 1 / number of labelled pairs, the posterior itself",
-    "posterior.burn_in_steps": "steps before the first sample; null: five epochs, but 100 to 200 steps",
+    "posterior.burn_in_steps": "steps before the first sample",
     "posterior.num_samples": "samples to keep; null: until one more no longer moves the ranking, at most ten",
     "posterior.thin_steps": "steps from one sample to the next",
     "posterior.checkpoint_every": "steps from one checkpoint to the next",

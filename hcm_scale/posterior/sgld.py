@@ -27,14 +27,13 @@ The polynomial satisfies the conditions of convergence (steps sum to infinity, t
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from hcm_scale.base.rng import key
 
-LEAST_BURN_IN, MOST_BURN_IN = 100, 200  # steps, where epochs decide (docs/lab/detector.md)
 _DECAY_OFFSET, _DECAY_POWER = 100.0, 0.55  # b and gamma of the polynomial
 _NOISE = 0x5617D  # separates the noise from other draws of the same seed
 
@@ -125,14 +124,6 @@ class ChainPlan:
     num_samples: int  # the most, where `stop_correlation` may end the chain sooner
     thin_steps: int
     stop_correlation: float | None = None  # ends the chain (`RankingConvergence`); None: all samples are drawn
-    burn_in_epochs: float | None = None  # ends the burn-in sooner (`within`); None: all of its steps are made
-
-    def within(self, epoch_steps: int) -> "ChainPlan":
-        """The plan with its burn-in ended after `burn_in_epochs` of `epoch_steps` each, but not before 100 steps."""
-        if self.burn_in_epochs is None:
-            return self
-        enough = max(LEAST_BURN_IN, math.ceil(self.burn_in_epochs * epoch_steps))
-        return replace(self, burn_in_steps=min(self.burn_in_steps, enough), burn_in_epochs=None)
 
     @property
     def num_steps(self) -> int:

@@ -50,7 +50,7 @@ from hcm_scale.stages.convergence import Chains, drawn_edges, hops_by_sample
 from hcm_scale.stages.edges import View, has_room
 from hcm_scale.stages.embedding import embed_samples
 from hcm_scale.stages.score import Scoring
-from hcm_scale.stages.train import MOST_BURN_IN, Batching, ChainPlan, Langevin, Network, Recipe, Training
+from hcm_scale.stages.train import Batching, ChainPlan, Langevin, Network, Recipe, Training
 
 _ROW_GROUP_ROWS = 65_536  # pairs of a row group, the piece in which labels are read
 
@@ -72,8 +72,6 @@ def recipe_of(config: Config) -> Recipe:
         log.warning("sampling.hub_cap=%s has no effect: no fan-out is `all`", sampling.hub_cap)
     plan_fields = {field.name for field in dataclasses.fields(ChainPlan)}
     plan = {name: value for name, value in asdict(posterior).items() if name in plan_fields}
-    if posterior.burn_in_steps is None:
-        plan |= {"burn_in_steps": MOST_BURN_IN, "burn_in_epochs": 5.0}
     if posterior.num_samples is None:
         plan |= {"num_samples": 10, "stop_correlation": 0.995}  # docs/lab/detector.md
     return Recipe(

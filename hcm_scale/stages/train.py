@@ -59,7 +59,7 @@ from hcm_scale.posterior.samples import (
     seal_samples,
     write_sample,
 )
-from hcm_scale.posterior.sgld import MOST_BURN_IN, ChainPlan
+from hcm_scale.posterior.sgld import ChainPlan
 from hcm_scale.ranks.world import ALONE, LostRankError, World
 from hcm_scale.sampling.device import batches as gpu
 from hcm_scale.sampling.device.batches import EndsBatch
@@ -68,7 +68,7 @@ from hcm_scale.sampling.neighbors import BACKENDS, import_sample_adj, make_batch
 from hcm_scale.sampling.pairs import MAX_CACHED_PAIRS, WINDOW, Cut, PairBatch, cut_epoch, pair_batches, pairs_per_epoch
 from hcm_scale.shards import Labels
 
-__all__ = ["MOST_BURN_IN", "Batching", "ChainPlan", "Langevin", "Network", "Recipe", "Record", "Training", "train"]
+__all__ = ["Batching", "ChainPlan", "Langevin", "Network", "Recipe", "Record", "Training", "train"]
 FORMAT = 3  # of the folder and of the arithmetic behind it
 AHEAD = 3  # prepared batches per worker: enough to level out hubs, few enough to stay small
 _NEIGHBORS = 0x4E42  # separates the neighbour draws from all others made with the same seed
@@ -248,7 +248,7 @@ class _Run:
 def _start(training: Training, out: Path, device: str, record: Record, world: World) -> _Run:
     """The chain at its first step, or at its last checkpoint."""
     recipe = training.recipe
-    plan = recipe.plan.within(training.cut(world).num_steps)
+    plan = recipe.plan
     network = HopModel(**training.model).to(device)
     for layer in (*(network.encoder if network.is_gcn else ()), *network.head):
         layer.in_blocks = recipe.step_threads is None

@@ -47,7 +47,7 @@ def train_rounds(folder: Path, seconds: float) -> None:
     folder = label(graph, folder / "labels", **label_options(Config())).folder.parent
     usual = recipe_of(Config())
     batching = replace(usual.batching, batch_pairs=256, sampling_ratio=0.05)
-    plan = replace(usual.plan, burn_in_steps=30, num_samples=6, stop_correlation=None, burn_in_epochs=None)
+    plan = replace(usual.plan, burn_in_steps=30, num_samples=6, stop_correlation=None)
     recipe = replace(usual, batching=batching, plan=plan)
     process, most, ends = psutil.Process(), {}, time.monotonic() + seconds
 

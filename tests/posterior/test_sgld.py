@@ -160,10 +160,3 @@ def test_plan__keeps_exactly_its_samples_the_last_at_the_last_step(burn_in, thin
     assert kept[-1] == plan.num_steps - 1
     for done in range(plan.num_steps + 1):
         assert plan.num_kept(done) == sum(t < done for t in kept)
-
-
-@pytest.mark.parametrize(
-    ("epochs", "epoch_steps", "expected"), [(None, 1, 300), (5, 7, 100), (5, 40, 200), (5, 90, 300)]
-)
-def test_burn_in__is_so_many_epochs_but_a_hundred_steps_and_no_more_than_planned(epochs, epoch_steps, expected):
-    assert replace(PLAN, burn_in_epochs=epochs).within(epoch_steps).burn_in_steps == expected

@@ -41,7 +41,6 @@ RECIPE = replace(
         thin_steps=4,
         num_samples=3,
         stop_correlation=None,
-        burn_in_epochs=None,
     ),
 )
 
@@ -328,13 +327,6 @@ def test_settled_chain__killed_before_its_seal_ends_the_same(labels, tmp_path, c
     (tmp_path / "samples" / "manifest.json").unlink()
     assert len(run(labels, tmp_path, SETTLES, record=record)) == 4
     assert sample_hashes(tmp_path) == before
-
-
-def test_burn_in__follows_the_epochs_of_the_labels(labels, tmp_path):
-    """Half an epoch is far less than a hundred steps here, which are the least."""
-    plan = replace(RECIPE.plan, burn_in_steps=200, num_samples=1, burn_in_epochs=0.5)
-    run(labels, tmp_path, replace(RECIPE, plan=plan), record=replace(RECORD, checkpoint_every=10**6))
-    assert metrics(tmp_path)[-1]["step"] == 100 + plan.thin_steps
 
 
 def test_whole_graph__gives_the_numbers_of_sampled_batches(labels, tmp_path):
