@@ -39,17 +39,17 @@ demo: .venv/.run ## run the whole pipeline on the embedded data set and show the
 test: .venv/.dev ## all tests that are not slow and need no GPU
 	$(BIN)/python -m pytest -q $(SIDE_BY_SIDE)
 
-test-gate: .venv/.dev ## the wheel, killed and restarted ranks, launchers of sweeps, some kernels with bounds checks
+test-gate: .venv/.dev ## the wheel, killed and restarted ranks, launchers of sweeps
 	$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -n $(ONE_MORE) -m gate
 
 test-slow: .venv/.dev ## the slow tests: large graphs, kills and resumes, real data
 	$(BIN)/python -m pytest -q -m slow
 
-audit: .venv/.dev ## files of strangers: damaged inputs, hostile graphs and runs, fuzzed folders, kills, secrets; minutes
+audit: .venv/.dev ## files of strangers: damaged inputs, hostile graphs and runs, fuzzed folders, kills, secrets, kernels with bounds checks; minutes
 	$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -m 'audit or not (slow or gate or gpu)' \
 		tests/fault/test_damage.py tests/fault/test_damaged.py tests/fault/test_stranger.py tests/fault/test_stuck.py \
 		tests/fault/test_hostile_runs.py tests/fault/test_fuzzed_folders.py tests/fault/test_secrets.py \
-		tests/ingest/test_hostile.py tests/report/test_sentences.py
+		tests/ingest/test_hostile.py tests/report/test_sentences.py tests/test_bounds.py
 
 lint: .venv/.dev ## ruff and mypy
 	$(BIN)/ruff check .

@@ -47,7 +47,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "hcm_scale"
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
-    "which", [pytest.param("few", marks=pytest.mark.gate), pytest.param("all", marks=pytest.mark.slow)]
+    "which", [pytest.param("few", marks=pytest.mark.audit), pytest.param("all", marks=pytest.mark.slow)]
 )
 def test_kernels__stay_within_their_arrays(which):
     """`few`: all but labels and a whole run, whose kernels take most of the time to compile."""
