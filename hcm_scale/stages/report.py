@@ -4,7 +4,6 @@ Reads the scores folder (scores.parquet, edges_mean.npy, edges_var.npy), and if 
 given the training's metrics.jsonl and the labels folder's manifest; without them the page leaves their sections out.
 """
 
-import json
 import logging
 import platform
 import shlex
@@ -66,7 +65,6 @@ def report(
     *,
     x: NDArray[np.float32] | None = None,
     run: Mapping[str, Any],
-    metrics: Path | str | None = None,
     labels: Path | str | None = None,
     features: Mapping[str, Any] | None = None,
     drift: Path | None = None,
@@ -84,7 +82,6 @@ def report(
     """
     edge_mean, edge_var = open_hops(Path(scores), graph.num_edges)
     facts = found_by(Path(scores))
-    records = () if metrics is None else read_records(Path(metrics))
     counts = dict.fromkeys(("counts", "stored"), list[int] | None)
     labelled = None if labels is None else files.read_manifest(Path(labels), shards.KIND, shards.FORMAT, types=counts)
     num_lonely = graph.num_nodes - int(np.count_nonzero(np.diff(graph.indptr)))
@@ -99,7 +96,6 @@ def report(
     about = AboutRun(
         run=report_facts() | {"num_samples": facts.get("num_samples")} | dict(run),
         found=facts,
-        records=records,
         labels=labelled,
         features=features,
         notes=hints if moved is None else [*hints, f"Drift: {moved['line']}."],
@@ -136,19 +132,6 @@ def ranks_edges_fast(graph: Graph) -> bool:
 def found_by(scores: Path) -> dict[str, Any]:
     """The manifest of the score stage; empty if there is none."""
     return files.read_manifest(scores, KIND, SCORES_FORMAT, types=TYPES) if (scores / files.MANIFEST).is_file() else {}
-
-
-def read_records(path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics.jsonl, without those that a killed run left incomplete; empty if there is no file."""
-    records = []
-    for line in path.read_bytes().splitlines() if path.is_file() else ():
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(record, dict):
-            records.append(record)
-    return records
 
 
 def _shares(ranked: Any, scores: Path) -> dict[str, float]:
