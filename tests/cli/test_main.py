@@ -85,10 +85,7 @@ def test_unknown_command__suggests_the_nearest(tmp_path):
     assert "did you mean 'explain'?" in done.stderr
 
 
-def test_command_that_is_gone__says_what_to_type(capsys):
-    status, _, err = said(capsys, "score", "my edges.csv", "seed=1")
-    assert status == 2
-    assert err.endswith("no command any more: hcm-scale run until=score 'my edges.csv' seed=1\n")
+def test_until__of_no_stage_says_which_are_legal(capsys):
     status, _, err = said(capsys, "run", "until=scores")
     assert (status, "until=scores is not known; legal are ingest" in err) == (2, True)
 
