@@ -147,10 +147,9 @@ class MatrixGraph(PolicyGraph):
 
 @dataclass
 class PygGraph(PolicyGraph):
-    """A torch_geometric data set by name, kept under `path`."""
+    """A torch_geometric `Data` in memory."""
 
     source: str = fixed("pyg")
-    dataset: str = ""
     weights: bool = False  # edge_weight, or an edge_attr of one column, are weights of edges
 
 
