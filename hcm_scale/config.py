@@ -233,7 +233,6 @@ class ScoreConfig:
     fdr: float = number(0.1, 1e-6, 0.999)  # the share of false flags to put up with among the flagged
     state: str = choice("auto", tables.STATES)  # where embeddings and moments of edges are; auto: in memory if they fit
     precision: str = choice("auto", tables.PRECISIONS)  # of the products over edges, on a GPU
-    copy_to: str | None = None  # a URL or folder that gets the ranked list and the report once they are made
 
 
 @dataclass

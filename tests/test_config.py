@@ -191,7 +191,7 @@ def test_inert_options__name_no_place_no_address_and_no_command():
         *(f"graph.{name}" for name in ("name", "path", "nodes", "edges", "reader")),
         *(f"graph.{name}" for name in ("family", "edges_per_node", "num_attributes")),  # of made graphs
         "graph.attributes_dtype",
-        *("score.copy_to", "run_dir", "share_dir", "trained", "fail_on", "since"),
+        *("run_dir", "share_dir", "trained", "fail_on", "since"),
     }
 
 

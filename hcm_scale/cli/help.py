@@ -226,7 +226,6 @@ WORDS = {
     "score.fdr": "share of false flags to put up with among the flagged nodes",
     "score.state": "where embeddings and running moments of edges are kept: in memory, on disk, or as memory allows",
     "score.precision": "of products over edges on a GPU; auto is bfloat16 where its kernel serves, ten times as fast",
-    "score.copy_to": "a URL or folder that gets the ranked list and the report once they are made",
     "world.device": "compute on the CPU, on a GPU, or on a GPU where there is one",
     "world.threads": "threads of each process; null: an even share of the cores",
     "world.processes": "processes of each machine; null: one a GPU, or one",

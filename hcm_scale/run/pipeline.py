@@ -95,7 +95,6 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
             return ""
         workspace.write_list(whole=True)
         seconds = time.perf_counter() - started
-        _send_results(config, workspace)
         records = [asdict(record) for record in workspace.records]
         run = FinishedRun(run_dir)
         text = report.summary(run_dir, workspace.folders, records, seconds, _carry_over(config, run))
@@ -120,8 +119,6 @@ def _check(config: Config, until: str, world: World, *, reads_source: bool) -> s
         raise ValueError("run_dir is empty; it names the folder of the run")
     for option in ("run_dir", "share_dir"):
         remote.refuse_url(option, getattr(config, option))
-    if config.score.copy_to:
-        remote.check_target("score.copy_to", config.score.copy_to)
     sources.check_outside_run_dir(config.graph, Path(config.run_dir))
     if reads_source:
         sources.check_exists(config.graph)
@@ -176,16 +173,6 @@ def _finished_event(run_dir: Path, stages: Sequence[Mapping[str, Any]], seconds:
     made = sum(not stage["skipped"] for stage in stages)
     costs = {"seconds": seconds, "peak_bytes": peak, "num_made": made, "num_kept": len(stages) - made}
     return console.event("run_finished", run_dir=str(run_dir), **costs, **{name: facts.get(name) for name in names})
-
-
-def _send_results(config: Config, workspace: Workspace) -> None:
-    made = {"scores": ("scores.parquet",), "report": ("report.html", "report.json")}
-    paths = [workspace.folders[stage] / name for stage in made if stage in workspace.folders for name in made[stage]]
-    if config.score.copy_to and paths:
-        after = f"; the run in run_dir={config.run_dir} is finished, and the same command copies it again"
-        remote.copy_files_to("score.copy_to", config.score.copy_to, paths, after)
-        names, target = [path.name for path in paths], config.score.copy_to
-        log.info("copied %s to %s", ", ".join(names), target, extra=console.event("copied", files=names, to=target))
 
 
 def _carry_over(config: Config, run: FinishedRun) -> list[str]:
