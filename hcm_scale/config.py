@@ -231,7 +231,6 @@ class ScoreConfig:
     far_share: float = number(0.4, 0.001, 1.0)  # of the edges: those that count as far
     rank_by: str = choice("score", tables.RANKINGS)
     fdr: float = number(0.1, 1e-6, 0.999)  # the share of false flags to put up with among the flagged
-    state: str = choice("auto", tables.STATES)  # where embeddings and moments of edges are; auto: in memory if they fit
     precision: str = choice("auto", tables.PRECISIONS)  # of the products over edges, on a GPU
 
 

@@ -224,7 +224,6 @@ WORDS = {
     "score.far_share": "share of the edges that count as far where far triangles are looked for",
     "score.rank_by": "the number that ranks: all evidence (score), or one as in the paper",
     "score.fdr": "share of false flags to put up with among the flagged nodes",
-    "score.state": "where embeddings and running moments of edges are kept: in memory, on disk, or as memory allows",
     "score.precision": "of products over edges on a GPU; auto is bfloat16 where its kernel serves, ten times as fast",
     "world.device": "compute on the CPU, on a GPU, or on a GPU where there is one",
     "world.threads": "threads of each process; null: an even share of the cores",
