@@ -157,12 +157,12 @@ def test_inject__keeps_weights_and_gives_new_edges_the_median(graph, directed):
     assert {after[arc] for arc in after.keys() - before.keys()} == {np.median(weights)}
 
 
-def test_inspect_and_export__tell_weights(runs, tmp_path):
+def test_doctor_and_export__tell_weights(runs, tmp_path):
     graph = Graph.open(runs["amounts"] / "graph")
-    said = commands.inspect_path([str(runs["amounts"] / "graph"), "--verify"])
+    said = commands.doctor([str(runs["amounts"] / "graph")])
     assert f"weights       weight, {graph.weights.min():,.4g} to {graph.weights.max():,.4g}, median" in said
-    assert "weights" not in commands.inspect_path([str(runs["none"] / "graph")])
-    commands.inspect_path([str(runs["amounts"]), "--verify"])
+    assert "weights" not in commands.doctor([str(runs["none"] / "graph")])
+    commands.doctor([str(runs["amounts"])])
     commands.export_run([str(runs["amounts"]), str(tmp_path / "near.graphml"), "--top", "2"])
     found = nx.read_graphml(tmp_path / "near.graphml", node_type=int)
     for u, v, weight in found.edges(data="weight"):

@@ -328,7 +328,7 @@ def test_clean__leaves_a_folder_of_runs_that_is_itself_an_old_run(sent, tmp_path
     assert [(runs / name).is_dir() for name in ("old", "young", "judged", "linked")] == [False, True, True, True]
 
 
-@pytest.mark.parametrize("words", ["teach {} verdicts", "teach RUN {}", "score-edges RUN {}", "inspect {}", "clean {}"])
+@pytest.mark.parametrize("words", ["teach {} verdicts", "teach RUN {}", "score-edges RUN {}", "doctor {}", "clean {}"])
 @pytest.mark.parametrize("address", ["https://me:HUSH@host.invalid/a.csv", "https://host.invalid/a.csv?sig=HUSH"])
 def test_secret__in_a_word_of_a_command_is_never_shown(words, address, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
