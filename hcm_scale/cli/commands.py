@@ -71,8 +71,8 @@ def clean(arguments: list[str]) -> str:
 def _old_runs(root: Path, age: str) -> list[Path]:
     """The folders of runs below a folder that were last run longer ago than `age`, and that nothing known needs."""
     from hcm_scale.base import console, files
-    from hcm_scale.config import stored_options
     from hcm_scale.review.verdicts import FILE
+    from hcm_scale.run.finished import FinishedRun
     from hcm_scale.run.workspace import RECORDS
 
     parts = re.fullmatch(r"(\d{1,6})([hdw])", age)
@@ -81,7 +81,7 @@ def _old_runs(root: Path, age: str) -> list[Path]:
     before = time.time() - int(parts[1]) * {"h": 3_600, "d": 86_400, "w": 604_800}[parts[2]]
     runs = [path.parent for path in sorted(root.rglob(console.STAGES_FILE)) if (path.parent / RECORDS).is_dir()]
     old = [run for run in runs if (run / console.STAGES_FILE).stat().st_mtime < before]
-    models = [Path(str(where)) for run in runs if run not in old and (where := stored_options(run).get("trained"))]
+    models = [Path(str(where)) for run in runs if run not in old and (where := FinishedRun(run).options.get("trained"))]
     needed = {name for path in models for name in (path.name, files.resolved(path).name)}  # from whatever folder it ran
     linked = {files.resolved(path) for path in root.rglob("*") if path.is_symlink()}
     linked |= {inner for path in linked for inner in path.parents}

@@ -32,7 +32,7 @@ from hcm_scale.base.memory import Budget, release_unused
 from hcm_scale.base.order import sorting_on
 from hcm_scale.base.text import bytes_text
 from hcm_scale.base.threads import kernel_threads, num_cores, torch_threads
-from hcm_scale.config import Config, flatten, parse_fan_out, store_options, stored_options
+from hcm_scale.config import Config, flatten, parse_fan_out, store_options
 from hcm_scale.graph import Graph
 from hcm_scale.ranks.world import ALONE, World
 from hcm_scale.review import teach, verdicts
@@ -97,7 +97,7 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
         seconds = time.perf_counter() - started
         records = [asdict(record) for record in workspace.records]
         run = FinishedRun(run_dir)
-        text = report.summary(run_dir, workspace.folders, records, seconds, _carry_over(config, run))
+        text = report.summary(run, records, seconds, _carry_over(config, run))
         log.info("finished in %.1f s", seconds, extra=_finished_event(run_dir, records, seconds))
         run.failed_checks(config.fail_on, logs=True)
         return text
@@ -229,7 +229,7 @@ def _plan(config: Config, device: str) -> str:
 
 def changed(run_dir: Path, config: Config) -> list[str]:
     """Options that differ from those of the last run in this folder, as `key: before -> now`."""
-    before = stored_options(run_dir)
+    before = FinishedRun(run_dir).options
     now = dict(flatten(json.loads(json.dumps(asdict(config)))))
     places = ("run_dir", "share_dir", "overwrite", "fail_on")
     differing = [key for key in now if key not in places and before.get(key, now[key]) != now[key]]
