@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hcm_scale.base.jit import kernel
+from hcm_scale.base.order import first_not_below
 from hcm_scale.graph.build import join_directions
 from hcm_scale.graph.store import Graph
 
@@ -64,14 +65,7 @@ def first_entries(indptr: NDArray[np.int64], indices: NDArray[Any], directed: bo
 def first_above(tasks, indptr, indices, starts):
     """starts[u] = the first entry of row u with column > u."""
     for u in range(tasks[0], tasks[1]):
-        low, high = indptr[u], indptr[u + 1]
-        while low < high:
-            middle = (low + high) // 2
-            if indices[middle] <= u:
-                low = middle + 1
-            else:
-                high = middle
-        starts[u] = low
+        starts[u] = first_not_below(indices, indptr[u], indptr[u + 1], u + 1)
 
 
 def spread_to_entries(
