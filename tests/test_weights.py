@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from bench.weights import spread_to_entries
 from hcm_scale.cli import commands
 from hcm_scale.config import Config
 from hcm_scale.features import propagate as propagation
 from hcm_scale.graph import Graph
-from hcm_scale.graph.lookup import spread_to_entries
 from hcm_scale.posterior.samples import open_samples
 from hcm_scale.run import pipeline
 from hcm_scale.run.finished import FinishedRun
