@@ -1,7 +1,7 @@
 """The report stage: the folders of earlier stages joined into report.json and report.html; the summary in the terminal.
 
-Reads the scores folder (scores.parquet, edges_mean.npy, edges_var.npy), and if they are
-given the training's metrics.jsonl and the labels folder's manifest; without them the page leaves their sections out.
+Reads the scores folder (scores.parquet, edges_mean.npy, edges_var.npy), and the labels folder's manifest where it is
+given; without it the page leaves its section out.
 """
 
 import logging
