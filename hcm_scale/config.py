@@ -147,10 +147,9 @@ class MatrixGraph(PolicyGraph):
 
 @dataclass
 class PygGraph(PolicyGraph):
-    """A torch_geometric data set by name, kept under `path`."""
+    """A torch_geometric `Data` in memory."""
 
     source: str = fixed("pyg")
-    dataset: str = ""
     weights: bool = False  # edge_weight, or an edge_attr of one column, are weights of edges
 
 
@@ -232,9 +231,7 @@ class ScoreConfig:
     far_share: float = number(0.4, 0.001, 1.0)  # of the edges: those that count as far
     rank_by: str = choice("score", tables.RANKINGS)
     fdr: float = number(0.1, 1e-6, 0.999)  # the share of false flags to put up with among the flagged
-    state: str = choice("auto", tables.STATES)  # where embeddings and moments of edges are; auto: in memory if they fit
     precision: str = choice("auto", tables.PRECISIONS)  # of the products over edges, on a GPU
-    copy_to: str | None = None  # a URL or folder that gets the ranked list and the report once they are made
 
 
 @dataclass
@@ -334,34 +331,12 @@ def inert_options(section: type = Config, prefix: str = "") -> Iterator[str]:
             yield prefix + entry.name
 
 
-_TORCHRUN = "the ranks of several machines are started by torchrun or srun (docs/gpus.md)"
-_REMOVED = {  # what to do without an option that earlier versions had
-    "attributes.standardise": "features are brought to mean 0 and deviation 1",
-    "data_dir": "HCM_DATA in the environment names the folder of the data sets",
-    "graph.max_bytes": "a file that unpacks to more than 4 GiB and a hundred times its size is to be unpacked first",
-    "graph.seed": "hcm_scale.synthetic.families makes graphs of other seeds, in Python",
-    "graph.trust_pickle": "load the data set in Python and give it to HCM().fit, which reads its tensors",
-    "inject.clique_size": "planted cliques have fifteen nodes",
-    "posterior.trend_every": "python -m bench convergence shows what each sample adds",
-    "sampling.first_hop": "a GCN's first layer sums over all neighbours; model.encoder=sage draws in every layer",
-    "sampling.whole_graph": "with sampling.hub_cap=null no step is on all nodes of a graph",
-    "score.csv": "hcm-scale export RUN list.csv",
-    "score.max_neighbors": "a node is scored by all of its neighbours",
-    "shards.shard_pairs": "a file of labels has about a million pairs",
-    "track.to": "stages.json, report/report.json and train-*/metrics.jsonl have what a tracker is told",
-    "world.nodes": _TORCHRUN,
-    "world.rendezvous": _TORCHRUN,
-}
-
-
 def no_option(key: str) -> str:
     """Message for a key that the configuration does not have: the sources that have it, or the nearest option.
 
     >>> no_option("exclude")
     "'exclude' is not an option; did you mean 'graph.exclude'?"
     """
-    if removed := next((name for name in _REMOVED if name == key or name.startswith(f"{key}.")), None):
-        return f"{removed!r} is no longer an option: {_REMOVED[removed]}"
     if key in options():
         having = ", ".join(f"graph={name}" for name in options()[key].sources)
         return f"{key!r} is not an option of this source; those that have it: {having}"

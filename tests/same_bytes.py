@@ -48,7 +48,7 @@ CONFIGURATIONS = {
         "attributes.scale=normal",
     ],
     "directed": ["graph=matrix", "graph.path={data}/graph.npz", "graph.directed=true", "attributes=log1p_pca"],
-    "grid": ["graph=grid", "graph.num_nodes=900", "posterior=adam", "score.state=disk"],
+    "grid": ["graph=grid", "graph.num_nodes=900", "posterior=adam"],
     "ranks": [*GRAPH, "world.processes=2", "world.threads=1"],
 }
 CLOCKS = ("seconds", "peak_rss_bytes", "pairs_per_second", "rss_bytes", "date", "version", "key", "folder", "made_from")

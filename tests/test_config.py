@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from hcm_scale import config as schema
 from hcm_scale.base import names as tables
-from hcm_scale.cli.overrides import compose_config, composing, readable_errors
+from hcm_scale.cli.overrides import compose_config, composing
 from hcm_scale.features import purify
 from hcm_scale.posterior import sgld
 
@@ -188,19 +188,11 @@ def test_command_line__takes_no_target(key):
 def test_inert_options__name_no_place_no_address_and_no_command():
     others = schema.options().keys() - {*schema.inert_options()}
     assert others == {
-        *(f"graph.{name}" for name in ("name", "path", "nodes", "edges", "dataset", "reader")),
+        *(f"graph.{name}" for name in ("name", "path", "nodes", "edges", "reader")),
         *(f"graph.{name}" for name in ("family", "edges_per_node", "num_attributes")),  # of made graphs
         "graph.attributes_dtype",
-        *("score.copy_to", "run_dir", "share_dir", "trained", "fail_on", "since"),
+        *("run_dir", "share_dir", "trained", "fail_on", "since"),
     }
-
-
-@pytest.mark.parametrize("key", ["world.rendezvous", "attributes.standardise", "score.csv", "track.to"])
-def test_option_of_earlier_versions__is_refused_by_one_line_that_says_what_to_do(key):
-    section, name = key.split(".")
-    for use in (lambda: composed(f"{key}=1"), lambda: schema.with_options(schema.Config(), {section: {name: 1}})):
-        with pytest.raises(ValueError, match=f"^'{key}' is no longer an option: [^\n]+$"), readable_errors():
-            use()
 
 
 def test_options__take_no_target():

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from bench.weights import spread_to_entries
 from hcm_scale.cli import commands
 from hcm_scale.config import Config
 from hcm_scale.features import propagate as propagation
 from hcm_scale.graph import Graph
-from hcm_scale.graph.lookup import spread_to_entries
 from hcm_scale.posterior.samples import open_samples
 from hcm_scale.run import pipeline
 from hcm_scale.run.finished import FinishedRun
@@ -157,12 +157,12 @@ def test_inject__keeps_weights_and_gives_new_edges_the_median(graph, directed):
     assert {after[arc] for arc in after.keys() - before.keys()} == {np.median(weights)}
 
 
-def test_inspect_and_export__tell_weights(runs, tmp_path):
+def test_doctor_and_export__tell_weights(runs, tmp_path):
     graph = Graph.open(runs["amounts"] / "graph")
-    said = commands.inspect_path([str(runs["amounts"] / "graph"), "--verify"])
+    said = commands.doctor([str(runs["amounts"] / "graph")])
     assert f"weights       weight, {graph.weights.min():,.4g} to {graph.weights.max():,.4g}, median" in said
-    assert "weights" not in commands.inspect_path([str(runs["none"] / "graph")])
-    commands.inspect_path([str(runs["amounts"]), "--verify"])
+    assert "weights" not in commands.doctor([str(runs["none"] / "graph")])
+    commands.doctor([str(runs["amounts"])])
     commands.export_run([str(runs["amounts"]), str(tmp_path / "near.graphml"), "--top", "2"])
     found = nx.read_graphml(tmp_path / "near.graphml", node_type=int)
     for u, v, weight in found.edges(data="weight"):

@@ -32,5 +32,4 @@ Hop = Literal["expected", "argmax"]
 HOPS = get_args(Hop)
 PRECISIONS = ("auto", "float32", "bfloat16")
 RANKINGS = ("score", "strange", "ahp", "hav")
-STATES = ("auto", "memory", "disk")
 MODEL_SIZES = {"num_classes": (2, 16), "num_layers": (1, 16), "width": (1, 8_192), "head_width": (1, 8_192)}

@@ -158,9 +158,8 @@ def _sorter(num_values: int) -> Any:
 
 
 @kernel
-def first_not_below(values, wanted):
-    """Where `wanted` is first in rising values, or would be; numba takes four times as long to compile its own."""
-    low, high = 0, len(values)
+def first_not_below(values, low, high, wanted):
+    """Where `wanted` is first in the rising values low .. high - 1, or would be; numba's own compiles for longer."""
     while low < high:
         middle = (low + high) // 2
         if values[middle] < wanted:

@@ -8,12 +8,10 @@ library raises becomes one line that names the option.
 import contextlib
 import errno
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
-
-from hcm_scale.base import files
 
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 _WORD = r"[^\s=&;]"
@@ -63,8 +61,8 @@ def refuse_url(option: str, where: str) -> None:
     """Refuses a URL for a folder in which a run works."""
     if is_url(where):
         raise ValueError(
-            f"{option}={where} is a URL, and a run works in a folder of this machine: {option}=runs/NAME; "
-            f"score.copy_to={where} copies its results there"
+            f"{option}={where} is a URL, and a run works in a folder of this machine: {option}=runs/NAME; its results "
+            "are scores/scores.parquet and report/ there"
         )
 
 
@@ -123,7 +121,7 @@ def open_file_system(option: str, url: str) -> tuple[Any, str]:
 
 
 @contextlib.contextmanager
-def naming_failures(option: str, url: str, after: str = "") -> Iterator[None]:
+def naming_failures(option: str, url: str) -> Iterator[None]:
     """Turns what a client of a file system raises into a ValueError of one line."""
     try:
         yield
@@ -134,29 +132,4 @@ def naming_failures(option: str, url: str, after: str = "") -> Iterator[None]:
         text = " ".join(str(error).split()) or type(error).__name__
         short = re.sub(r" \(Request ID: [^)]*\)", "", text)[:300]
         said = next((words for code, words in _SAID.items() if code in text), short)
-        raise ValueError(hide_secrets(f"{option}={url}: {said}{after}")) from error
-
-
-def copy_files_to(option: str, url: str, paths: Sequence[Path], after: str) -> None:
-    """Copies files into the folder at a URL or path; `after` ends the message where that fails."""
-    from pyarrow import fs
-
-    system, folder = open_file_system(option, url)
-    with naming_failures(option, url, after):
-        is_local = isinstance(system, fs.LocalFileSystem)
-        if is_local:
-            system.create_dir(folder)
-        for path in paths:
-            goal = f"{folder}/{path.name}"  # where it is the file itself, a copy takes its place
-            with files.replacing_file(Path(goal)) if is_local else contextlib.nullcontext(goal) as fresh:
-                fs.copy_files(str(path.absolute()), str(fresh), fs.LocalFileSystem(), system)
-
-
-def check_target(option: str, url: str) -> None:
-    """Refuses a URL that nothing can be sent to because its bucket is not there, before a run works for it."""
-    system, folder = open_file_system(option, url)
-    if url.startswith(("s3://", "gs://", "gcs://")):
-        bucket = folder.partition("/")[0]
-        with naming_failures(option, url):
-            if system.get_file_info(bucket).type.name == "NotFound":
-                raise FileNotFoundError("there is no such bucket")
+        raise ValueError(hide_secrets(f"{option}={url}: {said}")) from error

@@ -27,6 +27,7 @@ from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
 from hcm_scale.base.jit import kernel
+from hcm_scale.base.order import first_not_below
 
 Nodes = NDArray[np.int64]
 _MARGIN = 3.0
@@ -129,19 +130,6 @@ def _fill_among(indptr: Any, indices: Any, nodes: Any, position: Any, out_ptr: A
 
 
 @kernel(allocates=False)
-def _has(row: Any, value: int) -> bool:
-    """Whether a row, which rises, has a value."""
-    low, high = 0, len(row)
-    while low < high:
-        middle = (low + high) // 2
-        if row[middle] < value:
-            low = middle + 1
-        else:
-            high = middle
-    return low < len(row) and row[low] == value
-
-
-@kernel(allocates=False)
 def _hold(indptr: Any, indices: Any, degree: Any, rate: float, out: Any) -> None:
     """Says of every edge, at its entry from the smaller number, whether what its ends share holds it."""
     for u in range(len(indptr) - 1):
@@ -154,7 +142,8 @@ def _hold(indptr: Any, indices: Any, degree: Any, rate: float, out: Any) -> None
             short, long = (own, other) if len(own) < len(other) else (other, own)
             shared = 0
             for w in short:
-                shared += _has(long, w)
+                place = first_not_below(long, 0, len(long), w)
+                shared += place < len(long) and long[place] == w
             found = poisson_surprise(float(shared), degree[u] * degree[v] * rate)
             out[at] = found > math.log(max(degree[u], degree[v])) + _MARGIN
 
@@ -195,14 +184,7 @@ def _hold_both(indptr: Any, indices: Any, marks: Any, out: Any) -> None:
     for u in range(len(indptr) - 1):
         for at in range(indptr[u], indptr[u + 1]):
             v = indices[at]
-            low, high = indptr[v], indptr[v + 1]
-            while low < high:
-                middle = (low + high) // 2
-                if indices[middle] < u:
-                    low = middle + 1
-                else:
-                    high = middle
-            out[at] = marks[at] and marks[low]
+            out[at] = marks[at] and marks[first_not_below(indices, indptr[v], indptr[v + 1], u)]
 
 
 @kernel

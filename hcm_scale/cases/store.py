@@ -140,13 +140,13 @@ def as_cases(graph: Graph, found: list[Case], num_flagged: int) -> Cases:
     return Cases(table, members, np.concatenate([none, *(case.rows for case in found)]), num_flagged)
 
 
-def open_cases(folder: Path, graph: Graph, remedy: str = "") -> Cases:
+def open_cases(folder: Path, graph: Graph) -> Cases:
     """The cases of a folder; FolderError where they are not of this graph, or damaged."""
-    about = files.read_manifest(folder, KIND, FORMAT, types=_TYPES, remedy=remedy)
+    about = files.read_manifest(folder, KIND, FORMAT, types=_TYPES)
     num_rows = 0 if graph.rows is None else len(graph.rows.time)
-    table = open_array(folder / "cases.npy", CASE, (None,), remedy)
+    table = open_array(folder / "cases.npy", CASE, (None,))
     members, rows = (
-        open_array(folder / f"{name}.npy", np.int64, (None,), remedy, (_within(most), f"legal are 0 to {most - 1}"))
+        open_array(folder / f"{name}.npy", np.int64, (None,), "", (_within(most), f"legal are 0 to {most - 1}"))
         for name, most in (("members", graph.num_nodes), ("rows", num_rows))
     )
     counts = [table[name].astype(np.int64) for name in ("members", "core", "rows")]
@@ -154,7 +154,7 @@ def open_cases(folder: Path, graph: Graph, remedy: str = "") -> Cases:
     is_legal &= np.isfinite(table["surprise"]) & (table["held"] < len(HELD_BY)) & (table["id"] < 1 << ID_BITS)
     sums = int(counts[0].sum()), int(counts[2].sum()), 0 <= about["num_flagged"] <= len(table)
     if not is_legal.all() or sums != (len(members), len(rows), True):
-        raise files.FolderError(f"{folder / 'cases.npy'} does not fit to the files beside it{remedy and f'; {remedy}'}")
+        raise files.FolderError(f"{folder / 'cases.npy'} does not fit to the files beside it")
     return Cases(table, members, rows, about["num_flagged"], about["changes"])
 
 

@@ -71,8 +71,8 @@ def clean(arguments: list[str]) -> str:
 def _old_runs(root: Path, age: str) -> list[Path]:
     """The folders of runs below a folder that were last run longer ago than `age`, and that nothing known needs."""
     from hcm_scale.base import console, files
-    from hcm_scale.config import stored_options
     from hcm_scale.review.verdicts import FILE
+    from hcm_scale.run.finished import FinishedRun
     from hcm_scale.run.workspace import RECORDS
 
     parts = re.fullmatch(r"(\d{1,6})([hdw])", age)
@@ -81,7 +81,7 @@ def _old_runs(root: Path, age: str) -> list[Path]:
     before = time.time() - int(parts[1]) * {"h": 3_600, "d": 86_400, "w": 604_800}[parts[2]]
     runs = [path.parent for path in sorted(root.rglob(console.STAGES_FILE)) if (path.parent / RECORDS).is_dir()]
     old = [run for run in runs if (run / console.STAGES_FILE).stat().st_mtime < before]
-    models = [Path(str(where)) for run in runs if run not in old and (where := stored_options(run).get("trained"))]
+    models = [Path(str(where)) for run in runs if run not in old and (where := FinishedRun(run).options.get("trained"))]
     needed = {name for path in models for name in (path.name, files.resolved(path).name)}  # from whatever folder it ran
     linked = {files.resolved(path) for path in root.rglob("*") if path.is_symlink()}
     linked |= {inner for path in linked for inner in path.parents}
@@ -159,8 +159,14 @@ _GIB = 2**30
 
 
 def doctor(arguments: list[str]) -> str:
-    """What this installation and this machine have, and what is missing: `hcm-scale doctor`."""
-    Parser("doctor", doctor.__doc__).parse_args(arguments)
+    """What this machine has and lacks, or whether a folder is whole: `hcm-scale doctor [PATH]`.
+
+    Of PATH, a run or a folder with a graph, it says what it holds, once every byte was compared with its hash.
+    """
+    parser = Parser("doctor", doctor.__doc__)
+    parser.add_argument("path", nargs="?", type=Path, metavar="PATH", help="a run, or a folder with a graph")
+    if (path := parser.parse_args(arguments).path) is not None:
+        return _inspected(path)
     from hcm_scale.base.kernel_cache import is_compiled
 
     kernels = "compiled" if is_compiled() else "not compiled: hcm-scale warm, about a minute"
@@ -171,6 +177,15 @@ def doctor(arguments: list[str]) -> str:
         advice = "" if has else f": pip install 'hcm-scale[{extra}]'"
         parts["optional"].append(f"{'has' if has else 'no '} {module:<15} for {use}{advice}")
     return "\n".join(f"{'' if i else title:<10}{line}" for title in parts for i, line in enumerate(parts[title]))
+
+
+def _inspected(path: Path) -> str:
+    if not path.is_dir():
+        raise ValueError(f"{path} is not a folder; doctor takes a run or a graph")
+    with quickly():
+        from hcm_scale.cli.inspect import inspect
+
+    return inspect(path)
 
 
 def _versions() -> list[str]:
@@ -400,23 +415,6 @@ def _check_file(file: Path, endings: tuple[str, ...] = _TABLES) -> None:
             raise ValueError(f"{file} is in {folder}, a folder of a run, which checks its files; name another place")
 
 
-def inspect_path(arguments: list[str]) -> str:
-    """What a run or a graph folder holds: `hcm-scale inspect PATH [--verify]`.
-
-    `--verify` reads every byte and compares it with the hash that was written with it.
-    """
-    parser = Parser("inspect", inspect_path.__doc__)
-    parser.add_argument("path", type=Path, metavar="PATH", help="a run, or a folder with a graph")
-    parser.add_argument("--verify", action="store_true", help="check every byte against its hash")
-    given = parser.parse_args(arguments)
-    if not given.path.is_dir():
-        raise ValueError(f"{given.path} is not a folder; inspect takes a run or a graph")
-    with quickly():
-        from hcm_scale.cli.inspect import inspect
-
-    return inspect(given.path, given.verify)
-
-
 def review_run(arguments: list[str]) -> str:
     """The next nodes worth a verdict: `hcm-scale review RUN [N] [--csv FILE] [--given FILE]`.
 
@@ -606,7 +604,6 @@ COMMANDS: dict[str, Callable[[list[str]], str]] = {
     "diff": diff_runs,
     "doctor": doctor,
     "export": export_run,
-    "inspect": inspect_path,
     "mcp": serve_tools,
     "review": review_run,
     "score-edges": score_edges,

@@ -1,4 +1,4 @@
-"""`hcm-scale inspect`: what a run, or a folder with a graph, holds."""
+"""`hcm-scale doctor PATH`: what a run, or a folder with a graph, holds, after every byte was checked."""
 
 from pathlib import Path
 
@@ -12,17 +12,17 @@ from hcm_scale.run.finished import FinishedRun
 _MAX_COLUMNS = 12  # of a graph, listed
 
 
-def inspect(folder: Path, verify: bool) -> str:
+def inspect(folder: Path) -> str:
     """A description of the folder; ValueError where no run wrote it, FolderError where it is damaged."""
     if (folder / "stages.json").is_file():
-        return _run(folder, verify)
+        return _run(folder)
     if not (folder / files.MANIFEST).is_file():
         raise ValueError(f"{folder} holds neither a run nor a graph")
-    facts = {"bytes": f"{files.size_of(folder):,}"} | _graph(folder, verify)
+    facts = {"bytes": f"{files.size_of(folder):,}"} | _graph(folder)
     return "\n".join(f"{name:<14}{value}" for name, value in facts.items())
 
 
-def _run(run_dir: Path, verify: bool) -> str:
+def _run(run_dir: Path) -> str:
     run = FinishedRun(run_dir)
     if not run.stages:
         raise ValueError(f"the run in {run_dir} has finished no stage yet; the same hcm-scale run again goes on")
@@ -31,17 +31,15 @@ def _run(run_dir: Path, verify: bool) -> str:
         folder = run_dir / stage["name"]
         costs = f"{stage['seconds']:>9.1f}{stage['peak_rss_bytes'] / 2**30:>10.2f}{files.size_of(folder) / 1e6:>12.1f}"
         lines.append(f"{stage['name']:<20}{costs}   {workspace.facts_text(stage['detail'])}")
-    if verify:
-        if not run.options:
-            raise files.FolderError(f"{run_dir / 'config.json'} is missing; hcm-scale run writes it again")
-        for name in run.keys:
-            run.stage(name)
-        lines.append(f"every file of {len(run.keys)} stages is as it was written")
-    return "\n".join(lines)
+    if not run.options:
+        raise files.FolderError(f"{run_dir / 'config.json'} is missing; hcm-scale run writes it again")
+    for name in run.keys:
+        run.stage(name)
+    return "\n".join([*lines, f"every file of {len(run.keys)} stages is as it was written"])
 
 
-def _graph(folder: Path, verify: bool) -> dict[str, object]:
-    graph = Graph.open(folder, verify=verify)
+def _graph(folder: Path) -> dict[str, object]:
+    graph = Graph.open(folder)
     more = f" and {len(graph.columns) - _MAX_COLUMNS} more" if len(graph.columns) > _MAX_COLUMNS else ""
     return {
         "nodes": f"{graph.num_nodes:,}",

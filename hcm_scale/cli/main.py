@@ -94,9 +94,6 @@ def _dispatch(words: list[str]) -> None:
         _explain(*asked)
     elif command in help.STAGES:
         _run(command, rest)
-    elif command in (*help.UNTIL, "bench"):
-        start = ["python", "-m", "bench"] if command == "bench" else ["hcm-scale", "run", f"until={command}"]
-        raise ValueError(f"{command} is no command any more: {shlex.join([*start, *rest])}")
     else:
         legal = console.legal_names(command, [*help.STAGES, *help.COMMANDS])
         raise ValueError(f"{command!r} is not a command; {legal}")

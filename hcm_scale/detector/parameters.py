@@ -52,7 +52,7 @@ SET_ELSEWHERE = {  # keys that are not options in Python -> what sets them
     "run_dir": "HCM(run_dir=...)",
     "node": "explain(node)",
     "overwrite": "fit(data), which always overwrites",
-    **{f"graph.{name}": "fit(data)" for name in ("source", "path", "nodes", "dataset")},
+    **{f"graph.{name}": "fit(data)" for name in ("source", "path", "nodes")},
 }
 NO_EMBEDDING = "every sample of the posterior has an embedding of its own; embedding_ is their mean"
 _CHAIN_LENGTH = 'use options={"posterior.burn_in_steps": ...} and num_samples, the length of a chain'

@@ -32,7 +32,7 @@ from hcm_scale.detector.parameters import NO_EMBEDDING, NO_SCORE, with_python_na
 from hcm_scale.detector.plots import Plots
 from hcm_scale.edges.new import open_new_edges
 from hcm_scale.ingest.table_files import as_arrow, is_table
-from hcm_scale.posterior.loop import METRICS
+from hcm_scale.posterior.loop import METRICS, read_records
 from hcm_scale.posterior.samples import Samples
 from hcm_scale.report import wording
 from hcm_scale.report.page import templates
@@ -41,7 +41,6 @@ from hcm_scale.review.estimate import Share
 from hcm_scale.run.finished import FinishedRun
 from hcm_scale.score.table import ranked_by
 from hcm_scale.score.threshold import Precision, expected_precision
-from hcm_scale.stages.report import read_records
 
 Values = NDArray[np.float64]
 _TRACE = pa.schema(  # of `posterior.loop.Metrics`

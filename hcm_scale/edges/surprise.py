@@ -37,7 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base.jit import kernel
-from hcm_scale.base.order import largest_positions, order
+from hcm_scale.base.order import first_not_below, largest_positions, order
 from hcm_scale.base.spmm import mean_rows
 from hcm_scale.base.threads import run_in_slices, run_in_threads
 from hcm_scale.score.edge_index import EdgeIndex
@@ -326,14 +326,8 @@ def _num_shared(indptr, indices, u, v):
     """Neighbours of u that v has too: each is looked for in the row of v, from where the last one was found."""
     low, end, count = indptr[v], indptr[v + 1], 0
     for e in range(indptr[u], indptr[u + 1]):
-        wanted, high = indices[e], end
-        while low < high:
-            middle = (low + high) // 2
-            if indices[middle] < wanted:
-                low = middle + 1
-            else:
-                high = middle
-        if low < end and indices[low] == wanted:
+        low = first_not_below(indices, low, end, indices[e])
+        if low < end and indices[low] == indices[e]:
             count += 1
             low += 1
     return count

@@ -143,8 +143,8 @@ def _edge_spans(indptr: NDArray[np.int64], indices: NDArray[Any], directed: bool
 def _task_rows(task, offsets):
     """The rows (first, last) of a task: borders where the running edge count passes the task's share."""
     num_edges = offsets[-1]
-    first = first_not_below(offsets, num_edges * task // _NUM_TASKS)
-    last = first_not_below(offsets, num_edges * (task + 1) // _NUM_TASKS)
+    first = first_not_below(offsets, 0, len(offsets), num_edges * task // _NUM_TASKS)
+    last = first_not_below(offsets, 0, len(offsets), num_edges * (task + 1) // _NUM_TASKS)
     return first, min(last, len(offsets) - 1)
 
 

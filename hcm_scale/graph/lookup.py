@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hcm_scale.base.jit import kernel
-from hcm_scale.graph.build import join_directions
+from hcm_scale.base.order import first_not_below
 from hcm_scale.graph.store import Graph
 
 _ENTRIES = 1 << 18  # entries compared at a time, about
@@ -64,30 +64,7 @@ def first_entries(indptr: NDArray[np.int64], indices: NDArray[Any], directed: bo
 def first_above(tasks, indptr, indices, starts):
     """starts[u] = the first entry of row u with column > u."""
     for u in range(tasks[0], tasks[1]):
-        low, high = indptr[u], indptr[u + 1]
-        while low < high:
-            middle = (low + high) // 2
-            if indices[middle] <= u:
-                low = middle + 1
-            else:
-                high = middle
-        starts[u] = low
-
-
-def spread_to_entries(
-    indptr: NDArray[np.int64], indices: NDArray[Any], values: NDArray[Any], directed: bool = False
-) -> NDArray[Any]:
-    """A number above 0 of every edge at all of its entries.
-
-    >>> spread_to_entries(np.array([0, 2, 3, 4]), np.array([1, 2, 0, 0]), np.array([5.0, 7.0])).tolist()
-    [5.0, 7.0, 5.0, 7.0]
-    """
-    if directed:
-        return values
-    out = np.zeros(len(indices), values.dtype)
-    out[first_entries(indptr, indices, directed)] = values
-    join_directions(indptr, indices, False, indptr[:-1].copy(), out)
-    return out
+        starts[u] = first_not_below(indices, indptr[u], indptr[u + 1], u + 1)
 
 
 def two_sides(graph: Graph) -> NDArray[np.int8] | None:

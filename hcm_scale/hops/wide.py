@@ -431,7 +431,7 @@ def count_chunk(members, first, lanes, masked, counts):
         return
     masked[:] = _ZERO
     for v in range(first, stop):
-        before = len(positions) if order[v] > positions[-1] else first_not_below(positions, order[v])
+        before = len(positions) if order[v] > positions[-1] else first_not_below(positions, 0, len(positions), order[v])
         for k in range(len(lanes)):
             masked[v - first, k] = (rows[v, k] ^ flip) & bits_before(before - 64 * k)
     for k in range(len(lanes)):

@@ -5,25 +5,10 @@ of equal length in every node becomes as many columns, `NAME_0`, `NAME_1`, ...; 
 are the NaN, NaT and NA that a pandas table holds for gaps. Attributes of edges that hold numbers alone are columns of
 the edge table, for graph.weight_column to name one.
 
-torch_geometric: a `HeteroData` as such tables too; a `Data` object in memory, or a data set by name: a class of
-torch_geometric.datasets, with `/part` where the class holds several (`Planetoid/Cora`, `KarateClub`); the well-known
-ones go by their own name, `Cora`. torch_geometric downloads to and caches under `root`. Labels of such data sets are
-classes, not anomalies: they are not read. Edges are `edge_index`, or `adj_t` where there is none.
-
-Pickles in downloaded files are kept from running code. A pickle runs code by naming it: a class or function of a
-module, which is then called. Python tells audit hooks of every such name before it is looked up, whoever unpickles.
-Within `_without_pickles` our hook lets through what arrays, sparse matrices and plain containers are made of, and
-refuses the first other name. Other threads are not concerned: compiled kernels are pickles too.
+torch_geometric: a `HeteroData` as such tables too; a `Data` object in memory. Labels there are mostly classes, not
+anomalies: they are not read. Edges are `edge_index`, or `adj_t` where there is none.
 """
 
-import contextlib
-import functools
-import inspect
-import os
-import sys
-import threading
-import zipfile
-from collections.abc import Iterator
 from dataclasses import replace
 from numbers import Integral, Real
 from pathlib import Path
@@ -37,7 +22,7 @@ from scipy import sparse
 
 from hcm_scale.graph.store import Graph, SparseRows
 from hcm_scale.ingest.arrays import DenseRows, Edges, write_arrays
-from hcm_scale.ingest.policy import DEFAULT_POLICY, InputError, Policy, check_growth, reading
+from hcm_scale.ingest.policy import DEFAULT_POLICY, InputError, Policy, reading
 from hcm_scale.ingest.tables import ColumnLine
 
 if TYPE_CHECKING:
@@ -164,53 +149,6 @@ def _column(what: str, values: list[Any]) -> pa.Array:
         return pa.array([value.item() if hasattr(value, "item") else value for value in values], from_pandas=True)
 
 
-_HARMLESS = {  # by module: modules have other names in older versions of numpy, scipy and Python
-    "numpy": ("ndarray", "dtype"),
-    **dict.fromkeys(("numpy.core.multiarray", "numpy._core.multiarray"), ("_reconstruct", "scalar")),
-    **dict.fromkeys(("numpy.core.numeric", "numpy._core.numeric"), ("_frombuffer",)),
-    **dict.fromkeys(("scipy.sparse.csr", "scipy.sparse._csr"), ("csr_matrix", "csr_array")),
-    "collections": ("defaultdict", "OrderedDict"),
-    **dict.fromkeys(("__builtin__", "builtins"), ("list", "dict", "set", "bytes", "object")),
-    **dict.fromkeys(("copy_reg", "copyreg"), ("_reconstructor",)),
-    "_codecs": ("encode",),  # how Python 3 writes bytes for Python 2
-}
-_TENSORS_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
-_pickles = threading.local()  # .of: what this thread reads, None while it may read any pickle
-
-
-@contextlib.contextmanager
-def _without_pickles(what: str) -> Iterator[None]:
-    """Lets torch.load read tensors and pickles hold arrays alone, in this thread; the InputError begins with `what`."""
-    _install_hook()
-    before = os.environ.get(_TENSORS_ONLY)
-    os.environ[_TENSORS_ONLY], _pickles.of = "1", what
-    try:
-        yield
-    finally:
-        _pickles.of = None
-        del os.environ[_TENSORS_ONLY]
-        if before is not None:
-            os.environ[_TENSORS_ONLY] = before
-
-
-@functools.cache
-def _install_hook() -> None:
-    sys.addaudithook(_check)
-
-
-def _check(event: str, arguments: tuple[Any, ...]) -> None:
-    what = getattr(_pickles, "of", None) if event == "pickle.find_class" else None
-    if what is not None and arguments[1] not in _HARMLESS.get(arguments[0], ()):
-        raise InputError(
-            f"{what} holds a pickle that asks for {'.'.join(arguments)}, which could run anything; "
-            "if you trust where it came from, load it in Python and give HCM().fit its Data"
-        )
-
-
-_FAMILIES = {"Planetoid": "Cora CiteSeer PubMed", "Amazon": "Computers Photo", "Coauthor": "CS Physics"}
-SHORT_NAMES = {name: f"{family}/{name}" for family, names in _FAMILIES.items() for name in names.split()}
-
-
 def read_data(
     out: Path | str, data: "Data", *, origin: str = "torch_geometric Data", policy: Policy = DEFAULT_POLICY
 ) -> Graph:
@@ -228,51 +166,6 @@ def read_data(
         raise InputError(f"{origin}: data has {len(weights):,} weights for {len(source):,} edges; legal is one each")
 
     return write_arrays(out, origin, Edges.of(source, target, weights), x, None, policy)
-
-
-def read_dataset(out: Path | str, name: str, root: str | Path, *, policy: Policy = DEFAULT_POLICY) -> Graph:
-    """Fetches a data set by name, kept under `root`, into the folder `out`; it must hold one graph.
-
-    Files that hold other than tensors and arrays are refused.
-    """
-    dataset = _fetch(name, Path(root), policy.max_bytes)
-    if len(dataset) != 1:
-        raise ValueError(f"graph.dataset={name!r} holds {len(dataset):,} graphs; legal is one")
-    with reading(f"graph.dataset={name!r} cannot be read"):
-        data = dataset[0]
-    return read_data(out, data, origin=name, policy=policy)
-
-
-def _fetch(name: str, root: Path, max_bytes: int) -> Any:
-    import torch_geometric.datasets as table
-
-    class_name, _, member = SHORT_NAMES.get(name, name).partition("/")
-    if class_name not in table.__all__:
-        legal = ", ".join(sorted({*SHORT_NAMES, *table.__all__}))
-        raise ValueError(f"graph.dataset={name!r} is not known; legal are {legal}")
-    maker = getattr(table, class_name)
-    takes = inspect.signature(maker).parameters
-    needed = [n for n, p in takes.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
-    options = {**({"root": str(root / class_name)} if "root" in takes else {}), **({"name": member} if member else {})}
-    if (member and "name" not in takes) or not set(needed) <= set(options):
-        raise ValueError(
-            f"graph.dataset={name!r}: {class_name} takes {', '.join(needed) or 'no part'}; legal is Class or Class/name"
-        )
-    for path in filter(zipfile.is_zipfile, (root / class_name).rglob("*.pt")):
-        with reading(f"{path} is no file of torch"), zipfile.ZipFile(path) as archive:
-            unpacked = sum(member.file_size for member in archive.infolist())
-            check_growth(str(path), path.stat().st_size, unpacked, max_bytes)
-            if (torn := archive.testzip()) is not None:  # torch passes checksums over
-                remedy = "remove it to have it made again"
-                raise InputError(f"{path} is damaged: {torn} in it is not as it was written; {remedy}")
-    try:
-        with (
-            _without_pickles(f"graph.dataset={name!r}"),
-            reading(f"graph.dataset={name!r} cannot be read; {root / class_name} is fetched anew if removed"),
-        ):
-            return maker(**options)
-    except OSError as error:  # URLError is one: no network, no such file, a full disk
-        raise InputError(f"graph.dataset={name!r} is not under {root} and could not be downloaded: {error}") from error
 
 
 def _weights(data: Any) -> NDArray[Any] | None:

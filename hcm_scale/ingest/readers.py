@@ -4,7 +4,7 @@
 |----------------------------------------|---------------------------|
 | Parquet or CSV tables                  | `tables.read_tables`      |
 | .npz, .npy, scipy sparse .npz, .mat    | `read_matrix`             |
-| torch_geometric `Data`, or a data set  | `libraries.read_data`, `libraries.read_dataset` |
+| torch_geometric `Data`                 | `libraries.read_data`     |
 | scipy sparse matrices in memory        | `matrices.read_sparse`    |
 
 Each takes the folder to write first and a `Policy` as keyword, writes the folder whole or not at all in bounded memory
@@ -24,7 +24,7 @@ from hcm_scale.graph.store import Graph
 from hcm_scale.ingest.edge_columns import METHOD, EdgeEncoding
 from hcm_scale.ingest.encode import Encoding as NodeEncoding
 from hcm_scale.ingest.encode import encoding_from_json
-from hcm_scale.ingest.libraries import read_data, read_dataset
+from hcm_scale.ingest.libraries import read_data
 from hcm_scale.ingest.matlab import read_mat
 from hcm_scale.ingest.matrices import read_matrices, read_sparse
 from hcm_scale.ingest.policy import DEFAULT_POLICY, EXCLUDED, Columns, IngestSummary, InputError, Policy
@@ -60,7 +60,6 @@ __all__ = [
     "column_report",
     "ingest_summary",
     "read_data",
-    "read_dataset",
     "read_matrix",
     "read_sparse",
     "read_tables",

@@ -8,8 +8,7 @@ state. Losses stay on the device until a `Meter` is read, so a step never waits 
 
 `Meter` averages steps between two log lines and stops a chain that has diverged. `RankingConvergence` tells when one
 more sample no longer changes the ranking. `Journal` writes what a run reports: a live line, and `metrics.jsonl` with
-one object per line: step, epoch, loss, accuracy (per class), num_pairs, step_size, pairs_per_second, rss_bytes; other
-lines, such as a trend, have their own names beside `step`.
+one object per line: step, epoch, loss, accuracy (per class), num_pairs, step_size, pairs_per_second, rss_bytes.
 
 `Recorder` measures the batches of a GPU by a CUDA graph, recorded once and replayed: one launch instead of a hundred. A
 small batch keeps a GPU busy for less time than Python needs to launch its kernels one by one. Batches that live in the
@@ -391,3 +390,16 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """The lines of a metrics.jsonl, without those that a killed run left incomplete; empty if there is no file."""
+    records = []
+    for line in path.read_bytes().splitlines() if path.is_file() else ():
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(record, dict):
+            records.append(record)
+    return records

@@ -36,6 +36,7 @@ from hcm_scale.base.rng import key
 
 _DECAY_OFFSET, _DECAY_POWER = 100.0, 0.55  # b and gamma of the polynomial
 _NOISE = 0x5617D  # separates the noise from other draws of the same seed
+_FLOOR = 1e-5  # of the preconditioner
 
 State = dict[str, Tensor]
 Kernel = Callable[[Tensor, State, int], tuple[Tensor, Tensor | float | None]]
@@ -83,9 +84,9 @@ def sgld(g: Tensor, state: State, t: int) -> tuple[Tensor, float]:
     return g, 1.0
 
 
-def psgld(g: Tensor, state: State, t: int, *, decay: float = 0.99, floor: float = 1e-5) -> tuple[Tensor, Tensor]:
+def psgld(g: Tensor, state: State, t: int, *, decay: float = 0.99) -> tuple[Tensor, Tensor]:
     square = _running_mean(state, "square", g * g, t, decay)
-    metric = 1.0 / (floor + square.sqrt())
+    metric = 1.0 / (_FLOOR + square.sqrt())
     return metric * g, metric
 
 
@@ -93,9 +94,9 @@ def sgd(g: Tensor, state: State, t: int) -> tuple[Tensor, None]:
     return g, None
 
 
-def adam(g: Tensor, state: State, t: int, *, betas: tuple[float, float] = (0.9, 0.999)) -> tuple[Tensor, None]:
-    mean = _running_mean(state, "mean", g, t, betas[0])
-    square = _running_mean(state, "square", g * g, t, betas[1])
+def adam(g: Tensor, state: State, t: int) -> tuple[Tensor, None]:
+    mean = _running_mean(state, "mean", g, t, 0.9)
+    square = _running_mean(state, "square", g * g, t, 0.999)
     return mean / (square.sqrt() + 1e-8), None
 
 

@@ -5,8 +5,7 @@ there is nothing to show, so that a report of ten million nodes is as small as o
 in threads, and what they count does not depend on the number of threads. Memory: one sort of the scores.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import zip_longest
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numba
@@ -17,14 +16,12 @@ from hcm_scale.base.jit import kernel
 from hcm_scale.base.threads import map_slices, share_parts
 from hcm_scale.graph.store import KIND_NAMES, Graph
 from hcm_scale.report.evidence import degrees_of
-from hcm_scale.report.explain import finite
 from hcm_scale.score import metrics
 
 _BINS = 48
 _POINTS = 160  # of a curve
 _KS = (10, 100)  # precision in the first so many
 _SCORES_AT_ONCE = 2  # each sorts all nodes
-_CURVES = ("loss", "pairs_per_second", "step_size")
 _QUANTILE_SAMPLE = 1 << 20
 _BLOCK_EDGES = 1 << 22
 _LABELS = ("normal", "anomalous")
@@ -139,13 +136,13 @@ def add_to_bins(values, edges, counts):
             counts[i] += 1
 
 
-def hop_distribution(hops: NDArray[np.float32], highest: float, bins: int = _BINS) -> dict[str, Any] | None:
+def hop_distribution(hops: NDArray[np.float32], highest: float) -> dict[str, Any] | None:
     """The share of scored edges per bin of predicted hop, of which `highest` is the largest."""
     if not highest:
         return None
-    edges = np.linspace(1.0, max(2.0, np.ceil(highest)), bins + 1)
+    edges = np.linspace(1.0, max(2.0, np.ceil(highest)), _BINS + 1)
     blocks = [slice(first, first + _BLOCK_EDGES) for first in range(0, len(hops), _BLOCK_EDGES)]
-    counts = _count(len(blocks), lambda i: hops[blocks[i]].astype(np.float64), edges)[:bins]
+    counts = _count(len(blocks), lambda i: hops[blocks[i]].astype(np.float64), edges)[:_BINS]
     return {"edges": edges.round(6).tolist(), "shares": (counts / max(counts.sum(), 1)).round(6).tolist()}
 
 
@@ -186,40 +183,3 @@ def purification(graph: Graph, purified: Graph | None) -> dict[str, Any] | None:
 
 def max_degree(graph: Graph) -> int:
     return max(map_slices(graph.num_nodes, lambda part: int(degrees_of(graph, part).max())), default=0)
-
-
-def training(records: Sequence[Mapping[str, Any]], points: int = _POINTS) -> dict[str, Any]:
-    """Training curves over the steps, thinned to means over equal runs of records; without what was not logged.
-
-    A number per record becomes {step, mean, low, high}; `accuracy` a list of those, one per class; `auc` a dict of
-    those, one for every logged name that ends in auc.
-    """
-    records = [record for record in records if finite(record.get("step")) is not None]
-
-    def curve(values: Iterable[Any]) -> dict[str, list[float]] | None:
-        return _thin([(record["step"], value) for record, value in zip(records, values, strict=True)], points)
-
-    curves = {key: curve(record.get(key) for record in records) for key in _CURVES}
-    logged = [record.get("accuracy") for record in records]
-    accuracies = [values if isinstance(values, list | tuple) else () for values in logged]
-    per_class = [curve(column) for column in zip_longest(*accuracies)]
-    names = sorted({name for record in records for name in record if name.endswith("auc")})
-    auc = {name: made_curve for name in names if (made_curve := curve(record.get(name) for record in records))}
-    made: Mapping[str, Any] = {**curves, "accuracy": per_class if all(per_class) else None, "auc": auc}
-    return {key: value for key, value in made.items() if value}
-
-
-def _thin(pairs: Sequence[tuple[Any, Any]], points: int) -> dict[str, list[float]] | None:
-    """Means, lows and highs over runs of consecutive (step, value) pairs; None where fewer than two are numbers."""
-    numbers = [(float(s), float(v)) for s, v in pairs if isinstance(v, int | float) and finite(v) is not None]
-    if len(numbers) < 2:
-        return None
-    length = -(-len(numbers) // points)
-    runs = [np.array(numbers[first : first + length]) for first in range(0, len(numbers), length)]
-    columns = {
-        "step": [run[:, 0].mean() for run in runs],
-        "mean": [run[:, 1].mean() for run in runs],
-        "low": [run[:, 1].min() for run in runs],
-        "high": [run[:, 1].max() for run in runs],
-    }
-    return {name: [float(f"{value:.6g}") for value in column] for name, column in columns.items()}

@@ -31,13 +31,6 @@ _CURVES = (
     ("roc", "roc_auc", "ROC curve", "false_positive_rate", "true_positive_rate"),
     ("pr", "average_precision", "Precision and recall", "recall", "precision"),
 )
-_TRENDS = (
-    ("loss", "Loss", "cross entropy"),
-    ("accuracy", "Accuracy per class", "accuracy"),
-    ("auc", "ROC-AUC of the samples so far", "ROC-AUC"),
-    ("pairs_per_second", "Throughput", "pairs a second"),
-    ("step_size", "Step size", "step size"),
-)
 
 
 def all_sections(report: dict[str, Any]) -> dict[str, Any]:
@@ -50,7 +43,6 @@ def all_sections(report: dict[str, Any]) -> dict[str, Any]:
         "edges": report["strange_edges"],
         "explained": report["top"] or None,
         "scores": score_charts(report) or None,
-        "training": training_charts(report["training"]) or None,
         "graph": graph_charts(report),
         "attributes": attributes if any(attributes.values()) else None,
         "cost": report["stages"] or None,
@@ -171,26 +163,6 @@ def accuracy_rows(by_score: Mapping[str, Any]) -> list[tuple[str, list[float | N
     return rows
 
 
-def training_charts(curves: Mapping[str, Any]) -> list["Chart"]:
-    """Loss, accuracy per class, AUC trend and speed over the steps, whichever were logged."""
-    ranges = {"accuracy": (0.0, 1.0)}
-    return [
-        line_chart(title, _trend_lines(key, title, curves[key]), "step", y_label, y_range=ranges.get(key))
-        for key, title, y_label in _TRENDS
-        if key in curves
-    ]
-
-
-def _trend_lines(key: str, title: str, curves: Any) -> list["Line"]:
-    """A line for every class or name, or a single one with its band."""
-    if key == "accuracy":
-        curves = {f"hop {name}": curve for name, curve in zip(class_names(len(curves)), curves, strict=True)}
-    elif key != "auc":
-        return [Line(title, curves["step"], curves["mean"], band=(curves["low"], curves["high"]))]
-    named = [(name.replace("_", " "), curve) for name, curve in curves.items()]
-    return [Line(name, curve["step"], curve["mean"], key=name) for name, curve in named]
-
-
 def graph_charts(report: dict[str, Any]) -> list["Chart"]:
     """Class counts of the labelled pairs, predicted hops of the edges, and what purification dropped."""
     charts, hops = [], report["edges"]["hops"]
@@ -210,13 +182,12 @@ def graph_charts(report: dict[str, Any]) -> list["Chart"]:
 
 
 class Line(NamedTuple):
-    """One line of a chart; `key` is its entry in the legend, `band` a (low, high) to shade behind it."""
+    """One line of a chart; `key` is its entry in the legend."""
 
     name: str
     x: Sequence[Number]
     y: Sequence[Number]
     key: str = ""
-    band: Sequence[Sequence[Number]] = ()
 
 
 class Path(NamedTuple):
@@ -294,11 +265,10 @@ def line_chart(
 ) -> Chart:
     """Lines over a common frame; `diagonal` draws the line of chance."""
     x_low, x_high = x_range or _range(line.x for line in lines)
-    y_low, y_high = y_range or _padded(*_range(side for line in lines for side in (line.y, *line.band)))
+    y_low, y_high = y_range or _padded(*_range(line.y for line in lines))
     frame = Frame(x_low, x_high, y_low, y_high)
     styled = [(f"s{i % 6 + 1}", line) for i, line in enumerate(lines)]
     paths = [Path("chance", _path(frame, (x_low, x_high), (y_low, y_high)))] if diagonal else []
-    paths += [Path(f"band {style}", _band(frame, line.x, *line.band)) for style, line in styled if line.band]
     paths += [Path(f"line {style}", _path(frame, line.x, line.y), line.name, line.key) for style, line in styled]
     label = f"{y_label} against {x_label}: {', '.join(line.name for line in lines)}"
     return Chart(title, label, x_label, y_label, frame, frame.x_ticks(), frame.y_ticks(), paths)
@@ -346,11 +316,6 @@ def _path(frame: Frame, xs: Iterable[Number], ys: Iterable[Number]) -> str:
         commands += f"{pen}{frame.x(x):.1f} {frame.y(y):.1f}"
         pen = "L"
     return commands
-
-
-def _band(frame: Frame, xs: Sequence[Number], low: Sequence[Number], high: Sequence[Number]) -> str:
-    """An area: along the upper side and back along the lower."""
-    return _path(frame, [*xs, *reversed(xs)], [*high, *reversed(low)]) + "Z"
 
 
 def _steps(frame: Frame, edges: Sequence[float], heights: Sequence[float]) -> str:

@@ -32,7 +32,7 @@ from hcm_scale.rows.evidence import open_row_evidence
 from hcm_scale.score.kinds.all import ROW_KINDS
 from hcm_scale.score.table import RankedFile, kinds_of, plain_schema, ranked_by, read_scores
 
-FORMAT = 12
+FORMAT = 13
 JSON_FILE, HTML_FILE = "report.json", "report.html"
 _WHOLE_COLUMNS = ("node", "p", "flagged", "evidence", "type", "y", "kind")  # read of all nodes, beside scores and ranks
 _NUM_NEIGHBORS = 8  # listed per explained node
@@ -63,15 +63,14 @@ class AboutRun:
     """What a report says about a run besides its scores.
 
     `run` says what ran: any of name, seed, version, date, hardware, command, num_samples. `found` may have num_flagged
-    and fdr (how many nodes stand out) and stability (how far two encoders agree). `records` are the lines of
-    metrics.jsonl; `labels` has `counts` and `stored`, pairs per class; `features` may have `columns`, what attributes
-    became by which rule; `notes` are sentences about the run; `drift` is what `stages.drift.read_drift` returns; each
-    of `stages` has name, seconds, peak_rss_bytes, skipped and detail.
+    and fdr (how many nodes stand out) and stability (how far two encoders agree). `labels` has `counts` and `stored`,
+    pairs per class; `features` may have `columns`, what attributes became by which rule; `notes` are sentences about
+    the run; `drift` is what `stages.drift.read_drift` returns; each of `stages` has name, seconds, peak_rss_bytes,
+    skipped and detail.
     """
 
     run: Mapping[str, Any]
     found: Mapping[str, Any] = field(default_factory=dict)
-    records: Sequence[Mapping[str, Any]] = ()
     labels: Mapping[str, Any] | None = None
     features: Mapping[str, Any] | None = None
     notes: Sequence[str] = ()
@@ -111,7 +110,6 @@ def write_report(
         **findings,
         "edges": {"hops": hops, "purified": digest.purification(graph, scored.purified)},
         "strange_edges": strange_edges(evidence),
-        "training": digest.training(about.records),
         "labels": None if labels is None else {k: list(labels[k]) for k in ("counts", "stored") if labels.get(k)},
         "columns": list(graph.info.get("ingest", {}).get("told", [])),
         "attributes": list((about.features or {}).get("columns", [])),

@@ -65,7 +65,7 @@ if TYPE_CHECKING:  # imported where samples are: what is read of a run needs no 
 log = logging.getLogger(__name__)
 TRAINED = "trained"  # in the folder of a saved run: the parts of another that its samples and reference are in
 _SECTIONS = ("attributes", "purify", "hops", "sampling", "model", "posterior", "score")
-_HERE = ("precision", "state", "copy_to")  # how this machine computes, where to write
+_HERE = ("precision",)  # how this machine computes
 _FREE = ("rank_by", "fdr")  # what is shown
 _CHECKED = {  # by name in `fail_on`: the stage that says it, the fact, and why there may be none
     "drift": ("drift", "num_moved", "a run without trained= has nothing to be compared with"),
@@ -414,7 +414,7 @@ def as_trained(config: Config) -> Config:
     """The configuration with the options of the trained run in the sections that count, all of them legal.
 
     The user's options come on top: one that differs from the trained run was then asked for. How this machine computes
-    and where results go is not taken from there.
+    is not taken from there.
     """
     where = Path(config.trained or "")
     stored = schema.stored_options(where)

@@ -114,9 +114,8 @@ class Foresight:
         return [(workers, self._need("train", held(workers))) for workers in range(MOST_WORKERS, -1, -1)]
 
     def scores(self, *, on_gpu: bool = False) -> Ways[str]:
-        """Embeddings and moments of edges where score.state says; with auto in memory, then on disk."""
+        """Embeddings and moments of edges in memory, then on disk."""
         model, scored, size = self.config.model, self.config.score, self.size
-        states = ("memory", "disk") if scored.state == "auto" else (scored.state,)
         options: Any = {"num_views": len(scored.views), "num_own_kinds": len(scored.evidence), "on_gpu": on_gpu}
         stored = 8 * size.num_nodes * model.width + 24 * size.num_edges
 
@@ -124,10 +123,9 @@ class Foresight:
             widths = model.width, model.head_width
             own = options | {"on_disk": on_disk, "num_ranks": self.num_ranks}
             held = score.needed_bytes(size, self.num_features, widths, **own)
-            need = self._need("scores", held, stored * (on_disk or self.num_ranks > 1))
-            return need if "disk" in states else need._replace(change=f"set score.state=disk, or {need.change}")
+            return self._need("scores", held, stored * (on_disk or self.num_ranks > 1))
 
-        return [(state, need_of(state == "disk")) for state in states]
+        return [(state, need_of(state == "disk")) for state in ("memory", "disk")]
 
     def report(self) -> Ways[str]:
         """No option makes it smaller; strange edges are left out where they do not fit."""

@@ -32,7 +32,7 @@ from hcm_scale.base.memory import Budget, release_unused
 from hcm_scale.base.order import sorting_on
 from hcm_scale.base.text import bytes_text
 from hcm_scale.base.threads import kernel_threads, num_cores, torch_threads
-from hcm_scale.config import Config, flatten, parse_fan_out, store_options, stored_options
+from hcm_scale.config import Config, flatten, parse_fan_out, store_options
 from hcm_scale.graph import Graph
 from hcm_scale.ranks.world import ALONE, World
 from hcm_scale.review import teach, verdicts
@@ -95,10 +95,9 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
             return ""
         workspace.write_list(whole=True)
         seconds = time.perf_counter() - started
-        _send_results(config, workspace)
         records = [asdict(record) for record in workspace.records]
         run = FinishedRun(run_dir)
-        text = report.summary(run_dir, workspace.folders, records, seconds, _carry_over(config, run))
+        text = report.summary(run, records, seconds, _carry_over(config, run))
         log.info("finished in %.1f s", seconds, extra=_finished_event(run_dir, records, seconds))
         run.failed_checks(config.fail_on, logs=True)
         return text
@@ -120,8 +119,6 @@ def _check(config: Config, until: str, world: World, *, reads_source: bool) -> s
         raise ValueError("run_dir is empty; it names the folder of the run")
     for option in ("run_dir", "share_dir"):
         remote.refuse_url(option, getattr(config, option))
-    if config.score.copy_to:
-        remote.check_target("score.copy_to", config.score.copy_to)
     sources.check_outside_run_dir(config.graph, Path(config.run_dir))
     if reads_source:
         sources.check_exists(config.graph)
@@ -178,16 +175,6 @@ def _finished_event(run_dir: Path, stages: Sequence[Mapping[str, Any]], seconds:
     return console.event("run_finished", run_dir=str(run_dir), **costs, **{name: facts.get(name) for name in names})
 
 
-def _send_results(config: Config, workspace: Workspace) -> None:
-    made = {"scores": ("scores.parquet",), "report": ("report.html", "report.json")}
-    paths = [workspace.folders[stage] / name for stage in made if stage in workspace.folders for name in made[stage]]
-    if config.score.copy_to and paths:
-        after = f"; the run in run_dir={config.run_dir} is finished, and the same command copies it again"
-        remote.copy_files_to("score.copy_to", config.score.copy_to, paths, after)
-        names, target = [path.name for path in paths], config.score.copy_to
-        log.info("copied %s to %s", ", ".join(names), target, extra=console.event("copied", files=names, to=target))
-
-
 def _carry_over(config: Config, run: FinishedRun) -> list[str]:
     """What verdicts on earlier runs mean for this one, in words; the trained run's lesson is kept beside the scores."""
     lines, trained = [], run.trained
@@ -242,7 +229,7 @@ def _plan(config: Config, device: str) -> str:
 
 def changed(run_dir: Path, config: Config) -> list[str]:
     """Options that differ from those of the last run in this folder, as `key: before -> now`."""
-    before = stored_options(run_dir)
+    before = FinishedRun(run_dir).options
     now = dict(flatten(json.loads(json.dumps(asdict(config)))))
     places = ("run_dir", "share_dir", "overwrite", "fail_on")
     differing = [key for key in now if key not in places and before.get(key, now[key]) != now[key]]

@@ -31,7 +31,7 @@ from hcm_scale.stages import ingest as ingest_stage
 from hcm_scale.stages.ingest import Reader
 
 log = logging.getLogger(__name__)
-_INPUTS = ("path", "edges", "nodes", "dataset", "family")
+_INPUTS = ("path", "edges", "nodes", "family")
 
 
 @dataclass(frozen=True)
@@ -92,11 +92,8 @@ def stamp(graph: schema.GraphConfig, base: Path | None = None) -> list[Any]:
     """What identifies the content of a source: names and hashes of files (size and time may stay the same when they
     change), what a server says of a URL, a checksum of the rows of a database.
 
-    Empty for graphs that are made, and for a torch_geometric data set: its name says which it is, and its folder, which
-    other data sets share, is filled by the first read.
+    Empty for graphs that are made.
     """
-    if isinstance(graph, schema.PygGraph):
-        return []
     if isinstance(graph, schema.SqlGraph):
         return queries_stamp(graph.path, _queries(graph), base)
     if isinstance(graph, schema.FolderGraph) and not (Path(graph.path) / files.MANIFEST).is_file():
@@ -302,10 +299,6 @@ def _matrix(graph: schema.MatrixGraph) -> Reader:
     return read
 
 
-def _pyg(graph: schema.PygGraph) -> Reader:
-    return lambda out: readers.read_dataset(out, graph.dataset, graph.path, policy=policy_of(graph))
-
-
 def policy_of(graph: schema.GraphConfig) -> readers.Policy:
     """What the section says about input that is not clean."""
     names = [entry.name for entry in fields(readers.Policy) if hasattr(graph, entry.name)]
@@ -314,7 +307,6 @@ def policy_of(graph: schema.GraphConfig) -> readers.Policy:
 
 _READERS: dict[type[schema.GraphConfig], Callable[[Any], Reader]] = {
     schema.MatrixGraph: _matrix,
-    schema.PygGraph: _pyg,
     schema.SyntheticGraph: lambda graph: ingest_stage.make_synthetic(
         **{name: value for name, value in asdict(graph).items() if name not in ("source", "name")}
     ),

@@ -37,6 +37,7 @@ from hcm_scale.features.auto import expected_width
 from hcm_scale.graph import Graph, store
 from hcm_scale.graph.size import Size
 from hcm_scale.ingest import readers
+from hcm_scale.posterior.loop import METRICS, read_records
 from hcm_scale.posterior.samples import open_samples
 from hcm_scale.ranks.world import ALONE
 from hcm_scale.run import memory, sources
@@ -351,7 +352,7 @@ def _train_view(run: RunContext, view: str) -> Stage:
         workers = run.choose(f"train-{view}", ways()) if on_cpu else memory.MOST_WORKERS
         team = world if shares else ALONE
         samples = train.train(training, out, device=run.device, workers=workers, record=record, world=team)
-        readings = [line for line in report.read_records(out / "metrics.jsonl") if "loss" in line]
+        readings = [line for line in read_records(out / METRICS) if "loss" in line]
         last = {name: readings[-1][name] for name in ("loss", "pairs_per_second") if readings and name in readings[-1]}
         return {"view": view, "samples": len(samples)} | last
 
@@ -435,7 +436,6 @@ def _report(run: RunContext) -> Iterator[Stage]:
             out,
             x=purified.features,
             run={"name": config.graph.name, "seed": config.seed},
-            metrics=folders[f"train-{config.score.views[0]}"] / "metrics.jsonl" if trains else None,
             labels=folders["labels"] if trains else None,
             features=purified.record,
             drift=folders.get("drift"),

@@ -37,6 +37,7 @@ import torch
 from numpy.typing import NDArray
 
 from hcm_scale.base.jit import kernel, prefetch
+from hcm_scale.base.order import first_not_below
 from hcm_scale.base.rng import below, bits, key, mix
 from hcm_scale.base.spmm import ModelInput, Propagated
 from hcm_scale.model import GENERATOR, Block, MiniBatch
@@ -349,16 +350,8 @@ def weigh_edges(graph, weights, begins, degrees, starts, entries, out):
         first = starts[i] + 1
         takes_all = starts[i + 1] - first == degrees[i]  # in the order of the row
         for e in range(first, starts[i + 1]):
-            at, end = begins[i], begins[i] + degrees[i]
-            if takes_all:
-                at += e - first
-            else:
-                while at < end:
-                    middle = (at + end) // 2
-                    if graph[middle] < entries[e]:
-                        at = middle + 1
-                    else:
-                        end = middle
+            begin, drawn = begins[i], entries[e]
+            at = begin + e - first if takes_all else first_not_below(graph, begin, begin + degrees[i], drawn)
             out[e] *= weights[at]
 
 

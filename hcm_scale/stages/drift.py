@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from hcm_scale.base import console, files
 from hcm_scale.base.names import AS_END
 from hcm_scale.features.auto import sample
+from hcm_scale.score.kinds.hop import HOP
 from hcm_scale.score.table import FILE, read_scores
 from hcm_scale.stages.purify import Purified
 
@@ -85,8 +86,8 @@ def compare(before: Purified, now: Purified, scores_before: Path, scores_now: Pa
     """The drift between two graphs by their features and scores, logged and written into the folder `out`."""
     rows = [np.asarray(sample(graph.features)) for graph in (before, now)]
     samples: dict[str, Samples] = {name: (rows[0][:, k], rows[1][:, k]) for k, name in enumerate(before.columns)}
-    tables = [read_scores(scores / FILE, ("degree", "ahp")) for scores in (scores_before, scores_now)]
-    degrees, hops = ([np.asarray(table[name], np.float64) for table in tables] for name in ("degree", "ahp"))
+    tables = [read_scores(scores / FILE, ("degree", HOP.column)) for scores in (scores_before, scores_now)]
+    degrees, hops = ([np.asarray(table[name], np.float64) for table in tables] for name in ("degree", HOP.column))
     linked = [values[degree > 0] for values, degree in zip(hops, degrees, strict=True)]
     for name, values in (("degree", degrees), ("predicted hop", linked)):
         while name in samples:  # an attribute is called so

@@ -1,10 +1,9 @@
 """The report stage: the folders of earlier stages joined into report.json and report.html; the summary in the terminal.
 
-Reads the scores folder (scores.parquet, edges_mean.npy, edges_var.npy), and if they are
-given the training's metrics.jsonl and the labels folder's manifest; without them the page leaves their sections out.
+Reads the scores folder (scores.parquet, edges_mean.npy, edges_var.npy), and the labels folder's manifest where it is
+given; without it the page leaves its section out.
 """
 
-import json
 import logging
 import platform
 import shlex
@@ -44,7 +43,7 @@ from hcm_scale.report.write import FORMAT, AboutRun, ScoredGraph, write_report
 from hcm_scale.score import table
 from hcm_scale.score.edges import open_hops
 from hcm_scale.score.result import FORMAT as SCORES_FORMAT
-from hcm_scale.score.result import KIND, SCALE_FILE, TYPES, open_scores
+from hcm_scale.score.result import KIND, SCALE_FILE, TYPES
 from hcm_scale.score.table import FILE, RankedFile, kinds_of, ranked_by
 from hcm_scale.stages.drift import read_drift
 
@@ -66,7 +65,6 @@ def report(
     *,
     x: NDArray[np.float32] | None = None,
     run: Mapping[str, Any],
-    metrics: Path | str | None = None,
     labels: Path | str | None = None,
     features: Mapping[str, Any] | None = None,
     drift: Path | None = None,
@@ -84,7 +82,6 @@ def report(
     """
     edge_mean, edge_var = open_hops(Path(scores), graph.num_edges)
     facts = found_by(Path(scores))
-    records = () if metrics is None else read_records(Path(metrics))
     counts = dict.fromkeys(("counts", "stored"), list[int] | None)
     labelled = None if labels is None else files.read_manifest(Path(labels), shards.KIND, shards.FORMAT, types=counts)
     num_lonely = graph.num_nodes - int(np.count_nonzero(np.diff(graph.indptr)))
@@ -99,7 +96,6 @@ def report(
     about = AboutRun(
         run=report_facts() | {"num_samples": facts.get("num_samples")} | dict(run),
         found=facts,
-        records=records,
         labels=labelled,
         features=features,
         notes=hints if moved is None else [*hints, f"Drift: {moved['line']}."],
@@ -140,19 +136,6 @@ def found_by(scores: Path) -> dict[str, Any]:
     return files.read_manifest(scores, KIND, SCORES_FORMAT, types=TYPES) if (scores / files.MANIFEST).is_file() else {}
 
 
-def read_records(path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics.jsonl, without those that a killed run left incomplete; empty if there is no file."""
-    records = []
-    for line in path.read_bytes().splitlines() if path.is_file() else ():
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(record, dict):
-            records.append(record)
-    return records
-
-
 def _shares(ranked: Any, scores: Path) -> dict[str, float]:
     scale = files.read_tensors(scores / SCALE_FILE, load)
     return kind_shares(ranked, *(float(scale[name][0]) for name in ("trust", "learnt")))
@@ -178,67 +161,53 @@ def _open_ranked(scores: Path, graph: Graph) -> RankedFile:
 # The summary in the terminal.
 
 
-def summary(
-    run_dir: Path,
-    folders: Mapping[str, Path],
-    stages: Sequence[Mapping[str, Any]],
-    seconds: float,
-    verdicts: Sequence[str] = (),
-) -> str:
+def summary(run: Any, stages: Sequence[Mapping[str, Any]], seconds: float, verdicts: Sequence[str] = ()) -> str:
     """The first cases and nodes, how good the list is if that is known, what the run cost, what to type next, as text.
 
-    `stages` are the entries of the run's list of stages, `verdicts` what earlier ones mean for this run.
+    `run` is a `run.finished.FinishedRun`, in a room above; `stages` are the entries of its list, with their notes,
+    `verdicts` what earlier ones mean for it.
     """
     parts = []
-    if "scores" in folders:
-        graph = Graph.open(folders["graph"], verify=False)
-        parts.append(_cases(folders["cases"], graph) if "cases" in folders else "")
-        parts.append(_list(folders["scores"], graph))
-        parts.append(_quality(folders["scores"]))
+    if "scores" in run.keys:
+        parts.append(_cases(run) if "cases" in run.keys else "")
+        parts += [_strangest(run.ranked.slice(0, _TOP)), found_text(run.scored), _heads(run.graph, run.ranked)]
+        parts.append(_quality(run.scored))
     notes = [note for stage in stages for note in stage["detail"].get("notes", [])]
     parts += [note for note in notes if not note.startswith("Drift: ")]  # which has a line of its own
-    if "drift" in folders:
-        parts.append(f"drift   {read_drift(folders['drift'])['line']}")
+    if "drift" in run.keys:
+        parts.append(f"drift   {read_drift(run.stage('drift'))['line']}")
     edges = [line for stage in stages for line in stage["detail"].get("strange_edges", [])]
     parts.append("\n".join(edges))
     parts.append("\n".join(verdicts))
     parts.append(_costs(stages, seconds))
-    if "report" in folders:
-        parts.append(f"report  {run_dir / 'report' / 'report.html'}\nscores  {run_dir / 'scores' / FILE}")
-        has_cases = "cases" in folders and len(open_cases(folders["cases"], graph)) > 0
-        parts.append(_next_steps(run_dir, folders["scores"], has_cases))
+    if "report" in run.keys:
+        parts.append(f"report  {run.folder / 'report' / 'report.html'}\nscores  {run.folder / 'scores' / FILE}")
+        parts.append(_next_steps(run))
     else:
-        parts.append(f"made in {run_dir}; `hcm-scale run` goes on to the report")
+        parts.append(f"made in {run.folder}; `hcm-scale run` goes on to the report")
     return "\n\n".join(part for part in parts if part)
 
 
-def _next_steps(run_dir: Path, scores: Path, has_cases: bool) -> str:
+def _next_steps(run: Any) -> str:
     """Commands to type next, of this run; an id that cannot be typed is left out."""
-    (first,) = RankedFile(scores / FILE).slice(0, 1)["id"].to_pylist()
-    steps = {"case=1": "the first case"} if has_cases else {}
+    folder, (first,) = str(run.folder), run.ranked.slice(0, 1)["id"].to_pylist()
+    steps = {"case=1": "the first case"} if len(run.cases) else {}
     steps |= {f"node={first}": "why the first node is there"} if str(first).isprintable() else {}
-    lines = {shlex.join(["hcm-scale", "explain", str(run_dir), word]): text for word, text in steps.items()}
+    lines = {shlex.join(["hcm-scale", "explain", folder, word]): text for word, text in steps.items()}
     others = (
-        (["serve", str(run_dir)], "a local page over all nodes"),
-        (["export", str(run_dir), "list.csv"], "the whole list for other programs"),
-        (["review", str(run_dir)], "nodes to label, then run teach"),
+        (["serve", folder], "a local page over all nodes"),
+        (["export", folder, "list.csv"], "the whole list for other programs"),
+        (["review", folder], "nodes to label, then run teach"),
     )
     lines |= {shlex.join(["hcm-scale", *words]): text for words, text in others}
     width = max(map(len, lines))
     return "\n".join(["next, beside opening the report", *(f"  {line:<{width}}   # {lines[line]}" for line in lines)])
 
 
-def _list(scores: Path, graph: Graph) -> str:
-    """The first nodes, how many stand out, and the first by each kind of evidence."""
-    ranked = _open_ranked(scores, graph)
-    parts = _strangest(ranked.slice(0, _TOP)), found_text(found_by(scores)), _heads(graph, ranked)
-    return "\n\n".join(filter(None, parts))
-
-
-def _cases(folder: Path, graph: Graph) -> str:
+def _cases(run: Any) -> str:
     """The first cases, how many there are, and what has changed since an earlier run."""
-    cases = open_cases(folder, graph)
-    lines = case_lines(graph, cases, _TOP)
+    cases = run.cases
+    lines = case_lines(run.graph, cases, _TOP)
     lines += [f"{len(cases):,} cases, {cases.num_flagged:,} of them flagged"] if len(cases) > _TOP else []
     lines += [f"since {cases.changes['since']}: {changes_line(cases.changes)}"] if cases.changes else []
     return "\n".join(lines)
@@ -265,14 +234,11 @@ def _heads(graph: Graph, ranked: RankedFile) -> str:
     return "\n".join(["the first by each kind", *lines]) if lines else ""
 
 
-def _quality(scores: Path) -> str:
-    made = open_scores(scores)
-    if made.metrics is None:
-        return ""
+def _quality(scored: Mapping[str, Any]) -> str:
     lines = []
-    for by, numbers in made.metrics.items():
+    for by, numbers in (scored["metrics"] or {}).items():
         kinds = ", ".join(f"{kind} {of_kind['roc_auc']:.3f}" for kind, of_kind in numbers.get("by_kind", {}).items())
-        mark = "  <- ranks the list" if by == made.rank_by else ""
+        mark = "  <- ranks the list" if by == scored["rank_by"] else ""
         lines.append(f"ROC-AUC by {by:<8}{numbers['roc_auc']:.3f}{f'  ({kinds})' if kinds else ''}{mark}")
     return "\n".join(lines)
 

@@ -49,7 +49,6 @@ from hcm_scale.score.calibration import scale_to_bytes
 from hcm_scale.score.edge_index import EdgeIndex, edge_index
 from hcm_scale.score.edges import MEAN_FILE, VAR_FILE, EdgeHops, Hop, save_hops
 from hcm_scale.score.evidence import FEW, type_groups
-from hcm_scale.score.kinds import hop
 from hcm_scale.score.kinds.all import KINDS, ROW_KINDS
 from hcm_scale.score.kinds.attributes import CHUNK_ROWS as RESIDUAL_ROWS
 from hcm_scale.score.kinds.inputs import KindInputs, NodeHops
@@ -151,8 +150,8 @@ def score(
     compute = partial(_numbers_without_hops, kinds, inputs) if world.leads else None
     predicted, numbers = _predict_and_compute(device, predict, compute)
     if predicted is not None and numbers is not None:
-        inputs.hops = NodeHops(predicted.hops.mean, predicted.ahp, predicted.iv, predicted.view_ahp)
-        inputs.measured(partial(_learnt, predicted, views), "learnt")
+        of_nodes = predicted.ahp, predicted.iv, predicted.view_ahp
+        inputs.hops = NodeHops(predicted.hops.mean, *of_nodes, views[0].samples.model["num_classes"])
         types = graph.node_types or _sides(graph, features)
         num_samples = sum(len(view.samples) for view in views)
         typed = replace(graph, node_types=types)
@@ -198,10 +197,6 @@ def _predict_and_compute(
         return predict(), numbers
     predicted, computed = run_concurrently([predict, compute])
     return cast(Predicted, predicted), cast(Numbers, computed)
-
-
-def _learnt(predicted: Predicted, views: Sequence[View]) -> list[float]:
-    return [hop.learnt(predicted.hops.mean, views[0].samples.model["num_classes"])]
 
 
 def _numbers_without_hops(kinds: Sequence[Kind], inputs: KindInputs) -> Numbers:

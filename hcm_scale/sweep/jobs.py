@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hcm_scale.base import files
-from hcm_scale.config import stored_options
-from hcm_scale.run.workspace import read_stages
+from hcm_scale.run.finished import FinishedRun
 from hcm_scale.score.result import open_scores
 
 _PLACES = ("run_dir", "share_dir")  # where a job ran: no option of the experiment
@@ -62,10 +61,11 @@ def read_job(path: Path, name: str) -> Job:
     """Reads one job's folder; whatever is missing or damaged becomes its `error`."""
     options: Mapping[str, Any] = {}
     try:
-        stored = {k: v for k, v in stored_options(path).items() if k not in _PLACES and v != {}}
+        run = FinishedRun(path)
+        stored = {k: v for k, v in run.options.items() if k not in _PLACES and v != {}}
         options = {k: "+".join(map(str, v)) if isinstance(v, list) else v for k, v in stored.items()}
-        stages = read_stages(path)
-        if not any(stage["name"] == "scores" for stage in stages):
+        stages = run.stages
+        if "scores" not in run.keys:
             last = stages[-1]["name"] if stages else "nothing"
             raise files.FolderError(f"stopped after {last}")
         scores = open_scores(path / "scores")

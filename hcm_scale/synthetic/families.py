@@ -26,7 +26,6 @@ _STRUCTURE, _ATTRIBUTES, _CENTROIDS = 1, 2, 3  # uses of the seed
 _HUB_RANK = 5.0  # offsets the ranks of the power law, so that no hub is joined to half of its community
 _NODES_PER_COMMUNITY = 500
 _CENTROID_NORM = 2.5  # beside noise of variance 1 in every attribute: neighbours are alike, but not obviously
-_MAX_NODES = 2**31 - 1
 _ONE = np.uint64(1)
 _LOW16 = np.uint64(0xFFFF)
 _LOW21 = np.uint64(0x1FFFFF)

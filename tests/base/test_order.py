@@ -96,5 +96,5 @@ def test_taker__takes_the_values_of_all_columns(kind, has_room, monkeypatch):
 def test_first_not_below__is_numpys_search():
     values = np.array([1, 3, 3, 7])
     for wanted in range(9):
-        assert module.first_not_below(values, wanted) == np.searchsorted(values, wanted)
-    assert module.first_not_below(values[:0], 5) == 0
+        assert module.first_not_below(values, 0, len(values), wanted) == np.searchsorted(values, wanted)
+    assert module.first_not_below(values, 0, 0, 5) == 0

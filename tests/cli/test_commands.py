@@ -1,4 +1,4 @@
-"""Commands without a configuration: options, and doctor, inspect, export and clean over one small finished run."""
+"""Commands without a configuration: options, and doctor, export and clean over one small finished run."""
 
 import os
 import resource
@@ -62,7 +62,7 @@ def test_finished_run__is_explained_served_and_listed_without_torch(finished, tm
 import sys
 from hcm_scale.cli.main import main
 run, file = sys.argv[1:]
-for words in (["explain", run, "3"], ["inspect", run], ["review", run], ["export", run, file]):
+for words in (["explain", run, "3"], ["review", run], ["export", run, file]):
     assert main(words) == 0, words
 from hcm_scale.run.finished import FinishedRun
 from hcm_scale.serve.server import Views
@@ -75,46 +75,45 @@ assert not heavy, heavy
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_inspect__tells_what_a_run_and_its_graph_hold(finished):
-    stages = commands.inspect_path([str(finished)])
+def test_doctor__tells_what_a_run_and_its_graph_hold(finished):
+    stages = commands.doctor([str(finished)])
     assert [line.split()[0] for line in stages.splitlines()[1:4]] == ["graph", "purified", "labels"]
-    said = commands.inspect_path([str(finished / "graph"), "--verify"])
+    said = commands.doctor([str(finished / "graph")])
     assert "nodes         120" in said
     assert "attributes    4" in said
     with pytest.raises(FolderError, match="scores"):
-        commands.inspect_path([str(finished / "scores")])
+        commands.doctor([str(finished / "scores")])
 
 
 @pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_bytes(b"")])
-def test_inspect__verify_looks_at_the_configuration_too(copied, damage):
+def test_doctor__of_a_run_looks_at_the_configuration_too(copied, damage):
     damage(copied / "config.json")
     with pytest.raises(FolderError, match=r"config\.json is (missing|damaged)"):
-        commands.inspect_path([str(copied), "--verify"])
+        commands.doctor([str(copied)])
 
 
-def test_inspect__of_a_run_that_has_finished_nothing_says_so(tmp_path):
+def test_doctor__of_a_run_that_has_finished_nothing_says_so(tmp_path):
     write_list(tmp_path, [])
     with pytest.raises(ValueError, match="has finished no stage yet"):
-        commands.inspect_path([str(tmp_path), "--verify"])
+        commands.doctor([str(tmp_path)])
 
 
-def test_inspect__verify_finds_a_flipped_bit(copied):
-    assert "as it was written" in commands.inspect_path([str(copied), "--verify"])
+def test_doctor__of_a_run_finds_a_flipped_bit(copied):
+    assert "as it was written" in commands.doctor([str(copied)])
     path = copied / "graph" / "x.npy"
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
     for folder in (copied, copied / "graph"):
-        commands.inspect_path([str(folder)])
         with pytest.raises(FolderError, match=r"x\.npy"):
-            commands.inspect_path([str(folder), "--verify"])
+            commands.doctor([str(folder)])
 
 
-@pytest.mark.parametrize("words", [["nowhere"], ["."], ["run", "--deep"], []])
-def test_inspect__refuses_what_it_does_not_know(words, tmp_path, monkeypatch):
+@pytest.mark.parametrize("words", [["nowhere"], ["."], ["run", "--deep"]])
+def test_doctor__refuses_what_it_does_not_know(words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError):
-        commands.inspect_path(words)
+        commands.doctor(words)
 
 
 @pytest.mark.parametrize(("top", "rows"), [(None, 120), (7, 7), (500, 120)])
@@ -290,7 +289,7 @@ def test_clean__removes_what_is_listed_and_the_run_goes_on(copied):
     assert commands.clean([str(copied)]) == told
     commands.clean([str(copied), "--yes"])
     assert commands.clean([str(copied)]).endswith("nothing to remove")
-    assert commands.inspect_path([str(copied), "--verify"])
+    assert commands.doctor([str(copied)])
     run(copied, **{"purify.ratio": 0.3})
 
 
@@ -334,7 +333,7 @@ def test_clean__knows_shared_stages_that_no_run_links_to(tmp_path):
     assert {Path(line.split()[-1]).name.rsplit("-", 1)[0] for line in lines} >= {"purified", "labels", "scores"}
     assert not any("/graph-" in line for line in lines)
     commands.clean([str(tmp_path), "--yes"])
-    assert commands.inspect_path([str(tmp_path / "a"), "--verify"])
+    assert commands.doctor([str(tmp_path / "a")])
 
 
 def test_clean__removes_nothing_through_a_link(tmp_path):

@@ -217,8 +217,6 @@ def test_load_and_save__touch_no_file_outside_the_folders(found, tmp_path, way):
 @pytest.mark.parametrize(
     "options",
     [
-        {"score.copy_to": "{out}"},
-        {"score": {"copy_to": "{out}"}},
         {"share_dir": "{out}"},
         {"graph.label_column": "${oc.env:HOME}"},
         {"run_dir": "{out}"},

@@ -239,8 +239,8 @@ def doors(kind: str, run: Path, place: Path, node: str, edge: str) -> Iterator[t
     yield "diff back", lambda: commands.diff_runs([str(saved_run(kind, place)), str(run)])
     if kind == "tables":
         yield "score-edges", partial(commands.score_edges, [str(run), str(place / "new.parquet"), "-o", f"{out}/a.csv"])
-    yield "inspect", lambda: commands.inspect_path([str(run), "--verify"])
-    yield "inspect graph", lambda: commands.inspect_path([str(run / "graph"), "--verify"])
+    yield "doctor", lambda: commands.doctor([str(run)])
+    yield "doctor graph", lambda: commands.doctor([str(run / "graph")])
     yield "purified", lambda: open_purified(run / "purified").fitted()
     yield "labels", lambda: open_labels(run / "labels", verify=True)
     yield "scores", lambda: open_scores(run / "scores")

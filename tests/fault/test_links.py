@@ -80,7 +80,7 @@ DOORS = {  # by name of the file that is irregular: who opens it
     "records/graph.lock": ["run graph=community graph.num_nodes=60 overwrite=true run_dir=RUN"],
     "records/graph.json": ["explain RUN 3"],
     "log": ["run graph=community graph.num_nodes=60 overwrite=true run_dir=RUN"],
-    "scores/manifest.json": ["inspect RUN/scores"],
+    "scores/manifest.json": ["doctor RUN/scores"],
 }
 
 

@@ -29,7 +29,7 @@ ADDRESSES = (
     "Server=h;Uid=me;Pwd=HUSH",
     "AccountName=me;AccountKey=HUSH==",
 )
-PLACES = ("{}", "graph.path={}", "graph.edges={}", "graph.nodes='{}'", "score.copy_to={}", "track.uri={}", "run_dir={}")
+PLACES = ("{}", "graph.path={}", "graph.edges={}", "graph.nodes='{}'", "track.uri={}", "run_dir={}")
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
@@ -41,7 +41,7 @@ def test_secret__in_an_address_is_refused_and_never_shown(address, tmp_path, mon
         assert "HUSH" not in said, place
         assert "holds a secret" in said, place
     with pytest.raises(ValueError, match="holds a secret") as refused:
-        HCM(options={"score.copy_to": address}).fit(([0, 1], [1, 0]))
+        HCM(options={"share_dir": address}).fit(([0, 1], [1, 0]))
     assert "HUSH" not in str(refused.value)
     assert not list(tmp_path.rglob("*"))
 

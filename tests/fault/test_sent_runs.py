@@ -328,17 +328,7 @@ def test_clean__leaves_a_folder_of_runs_that_is_itself_an_old_run(sent, tmp_path
     assert [(runs / name).is_dir() for name in ("old", "young", "judged", "linked")] == [False, True, True, True]
 
 
-def test_copy_to__the_place_that_it_comes_from_keeps_the_file(sent, tmp_path):
-    run, link = Path(shutil.copytree(sent, tmp_path / "run")), tmp_path / "latest"
-    link.symlink_to(run)
-    scores = (run / "scores" / "scores.parquet").read_bytes()
-    tables = [str(sent.parent / f"{name}.parquet") for name in ("edges", "nodes")]
-    for place in (f"{run}/../run/scores", f"{link}/scores"):
-        assert main(["run", *tables, f"run_dir={run}", *as_words(FAST), f"score.copy_to={place}"]) == 0
-        assert (run / "scores" / "scores.parquet").read_bytes() == scores
-
-
-@pytest.mark.parametrize("words", ["teach {} verdicts", "teach RUN {}", "score-edges RUN {}", "inspect {}", "clean {}"])
+@pytest.mark.parametrize("words", ["teach {} verdicts", "teach RUN {}", "score-edges RUN {}", "doctor {}", "clean {}"])
 @pytest.mark.parametrize("address", ["https://me:HUSH@host.invalid/a.csv", "https://host.invalid/a.csv?sig=HUSH"])
 def test_secret__in_a_word_of_a_command_is_never_shown(words, address, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)

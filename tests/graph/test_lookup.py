@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from hcm_scale.graph.lookup import first_entries, spread_to_entries
+from bench.weights import spread_to_entries
+from hcm_scale.graph.lookup import first_entries
 
 
 @pytest.mark.parametrize("directed", [False, True])

@@ -16,12 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hcm_scale.base import remote
 from hcm_scale.config import Config, FolderGraph, MatrixGraph, TablesGraph
 from hcm_scale.ingest import remote as fetched
 from hcm_scale.ingest.readers import InputError
 from hcm_scale.run import pipeline
-from hcm_scale.run.finished import FinishedRun
 from hcm_scale.run.sources import reader, stamp
 
 EDGES, NODES = {"source": [0, 1, 2], "target": [1, 2, 3]}, {"id": [0, 1, 2, 3], "s": [0.5, 1.0, 2.0, 4.0]}
@@ -143,40 +141,15 @@ def test_no_server__is_told(bucket, monkeypatch):
         stamp(TablesGraph(path="s3://tables/e.csv"))
 
 
-def test_results__are_copied_when_they_are_made(bucket, tmp_path):
+def test_run__reads_tables_from_a_bucket(bucket, tmp_path):
     bucket("edges.parquet", packed({"source": range(60), "target": range(1, 61), "amount": [1.5] * 60}))
     bucket("nodes.parquet", packed({"id": range(61), "s": [i % 7 for i in range(61)]}))
     config = Config(graph=TablesGraph(path="s3://tables/edges.parquet", nodes="s3://tables/nodes.parquet"))
     config.run_dir = str(tmp_path / "run")
-    config.score.copy_to = "s3://tables/found"
     config.posterior.num_samples = config.posterior.burn_in_steps = 1
     pipeline.run(config)
-    for goal in (None, f"file://{tmp_path}/here", str(tmp_path / "there" / "deep")):
-        if goal:
-            config.score.copy_to = goal
-            pipeline.run(config)
-        system, folder = remote.open_file_system("score.copy_to", goal or "s3://tables/found")
-        with system.open_input_file(f"{folder}/scores.parquet") as stream:
-            assert pq.read_table(stream).equals(FinishedRun(tmp_path / "run").table)
-        for name in ("report.html", "report.json"):
-            with system.open_input_stream(f"{folder}/{name}") as stream:
-                assert stream.read() == (tmp_path / "run" / "report" / name).read_bytes()
     report = json.loads((tmp_path / "run" / "report" / "report.json").read_text())
     assert [row["column"] for row in report["columns"]] == ["source", "target", "amount", "id", "s"]
-
-
-def test_results__of_no_place_are_refused_before_the_run(bucket, tmp_path):
-    config = Config(run_dir=str(tmp_path / "run"))
-    config.score.copy_to = "s3://nowhere/found"
-    with pytest.raises(ValueError, match=r"^score\.copy_to=s3://nowhere/found: there is no such bucket"):
-        pipeline.run(config)
-    assert not (tmp_path / "run").exists()
-
-
-def test_send__says_that_the_run_is_finished_where_it_fails(bucket, tmp_path):
-    (tmp_path / "scores.parquet").write_bytes(b"x")
-    with pytest.raises(ValueError, match=r"^score\.copy_to=s3://nowhere/x: there is no such bucket; it is finished"):
-        remote.copy_files_to("score.copy_to", "s3://nowhere/x", [tmp_path / "scores.parquet"], "; it is finished")
 
 
 @pytest.fixture
@@ -239,7 +212,7 @@ def test_matrices__are_read_from_urls_and_folders_are_not(bucket, tmp_path):
 def test_folders_of_a_run__are_no_urls(option):
     config = Config()
     setattr(config, option, "s3://b/run")
-    with pytest.raises(ValueError, match=rf"{option}=s3://b/run is a URL.*score\.copy_to=s3://b/run copies"):
+    with pytest.raises(ValueError, match=rf"{option}=s3://b/run is a URL, and a run works in a folder"):
         pipeline.run(config)
 
 

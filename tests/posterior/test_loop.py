@@ -243,3 +243,10 @@ def test_settling__of_next_to_no_edges_ends_at_the_fourth_sample(num_edges):
     for _ in range(4):
         watched.add({"w": torch.ones(3)})
     assert watched.has_settled
+
+
+def test_read_records__leaves_out_what_a_killed_run_left_incomplete(tmp_path):
+    torn = b"[]\n\xb4\n" + b"[" * 100_000 + b'\n{"step": 3, "lo'
+    (tmp_path / loop.METRICS).write_bytes(b'{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 1.0}\n' + torn)
+    assert loop.read_records(tmp_path / loop.METRICS) == [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}]
+    assert loop.read_records(tmp_path / "missing.jsonl") == []

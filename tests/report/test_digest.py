@@ -121,14 +121,3 @@ def test_purification__counts_the_dropped_edges(scored_world: World):
     odd = world.graph.y == 1
     wanted = lost[odd].sum() / world.graph.degrees[odd].sum()
     assert found["dropped_share"]["anomalous"] == pytest.approx(wanted, abs=1e-6)
-
-
-def test_training__thins_and_leaves_out_what_was_not_logged():
-    records = [{"step": i, "loss": float(i), "accuracy": (0.5, float("nan"), 0.7)} for i in range(1000)]
-    curves = digest.training([*records, {"step": 1000, "ahp_auc": 0.6}, {"step": 1010, "ahp_auc": 0.7}, {"loss": 1.0}])
-    assert len(curves["loss"]["step"]) <= 160
-    assert curves["loss"]["low"][0] == 0.0
-    assert curves["loss"]["high"][-1] == 999.0
-    assert "accuracy" not in curves  # the second class was never seen
-    assert curves["auc"]["ahp_auc"]["mean"] == [0.6, 0.7]
-    assert digest.training([{"step": 1}]) == digest.training([]) == {}

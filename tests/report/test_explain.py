@@ -11,8 +11,8 @@ import pytest
 from kinds import hops_of, inputs_of, scores_of
 from scipy import sparse
 
+from bench.weights import spread_to_entries
 from hcm_scale.graph import Graph, SparseRows
-from hcm_scale.graph.lookup import spread_to_entries
 from hcm_scale.ingest.readers import read_tables
 from hcm_scale.report import card, page, wording
 from hcm_scale.report.evidence import Evidence

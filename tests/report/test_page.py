@@ -58,7 +58,6 @@ def report(scored_world: World, tmp_path_factory: pytest.TempPathFactory) -> dic
     return world.report(
         tmp_path_factory.mktemp("page"),
         run={"name": HOSTILE, "seed": 0, "version": "0", "command": HOSTILE, "hardware": HOSTILE, "num_samples": 2},
-        records=[{"step": i, "loss": 1.0, "accuracy": [0.5] * 16} for i in range(5)],
         labels={"counts": [1, 2, 3, 4], "stored": [1, 2, 3, 4]},
         stages=[{"name": HOSTILE, "seconds": 1.0, "peak_rss_bytes": None, "skipped": True, "detail": {"a": HOSTILE}}],
     )
@@ -129,7 +128,7 @@ def test_page__every_link_has_a_target_and_every_id_is_unique(outline: Outline):
 def test_page__leaves_out_sections_with_nothing_to_show(scored_world: World, tmp_path: Path):
     world = scored_world(labelled=False)
     text = page.render(world._replace(purified=None).report(tmp_path, top=0))
-    for missing in ("training", "cost", "explained", "attributes"):
+    for missing in ("cost", "explained", "attributes"):
         assert f'id="{missing}"' not in text
         assert f'href="#{missing}"' not in text
     assert "ROC" not in text
@@ -164,9 +163,7 @@ def test_page__tells_what_columns_became_and_has_notes(scored_world: World, tmp_
     "chart",
     [
         sections.line_chart("a & b", [sections.Line("a<b", [0, 1, 2], [1.0, None, float("nan")])], "x&y", "y"),
-        sections.line_chart(
-            "a & b", [sections.Line("flat", [1, 2], [3.0, 3.0], band=([3.0, 3.0], [3.0, 3.0]))], "x", "y"
-        ),
+        sections.line_chart("a & b", [sections.Line("flat", [1, 2], [3.0, 3.0])], "x", "y"),
         sections.line_chart("a & b", [sections.Line("empty", [], [])], "x", "y", diagonal=True),
         sections.histogram_chart("<b>", [0.0, 0.5, 1.0], {"a": [0.0, 0.0], "<b>": [0.5, 0.5]}, "x", "y"),
         sections.bar_chart("bars", ["1", "≥ 2"], [0, 0], "x", "y"),

@@ -15,13 +15,12 @@ LONG = "https://example.org/" + "a-very-long-path/" * 11
 
 @pytest.fixture(scope="module")
 def page(scored_world: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report of 1,200 nodes with labels, training records, stages, a hostile id and an endless one."""
+    """A report of 1,200 nodes with labels, stages, a hostile id and an endless one."""
     world = scored_world(1200, columns=("size", "<b>bold</b>", "c" * 200), first_ids=(HOSTILE, LONG))
     out = tmp_path_factory.mktemp("report")
     world.report(
         out,
         run={"name": HOSTILE, "seed": 0, "version": "0", "hardware": "a machine", "num_samples": 5},
-        records=[{"step": i, "loss": 1 / i, "accuracy": [0.5, 0.6, 0.7, 0.8], "auc": 0.7} for i in range(1, 50)],
         labels={"counts": [10, 200, 3000, 40000], "stored": [10, 200, 300, 400]},
         table_rows=1000,
         stages=[

@@ -47,13 +47,12 @@ def test_write_report__accuracy_is_that_of_the_table(scored_world: World, tmp_pa
     assert report["graph"]["num_anomalies"] == 10
 
 
-def test_write_report__without_labels_records_and_stages(scored_world: World, tmp_path: Path):
+def test_write_report__without_labels_and_stages(scored_world: World, tmp_path: Path):
     world = scored_world(labelled=False)
     report = world._replace(purified=None).report(tmp_path)
     assert report["accuracy"] is None
     assert list(report["distributions"]["ahp"]["groups"]) == ["all nodes"]
     assert report["edges"]["purified"] is None
-    assert report["training"] == {}
 
 
 @pytest.mark.parametrize("value", [0, 1])
@@ -69,14 +68,9 @@ def test_stage__reads_what_other_stages_left(scored_world: World, tmp_path: Path
     world = scored_world()
     ranked_table.write_scores(tmp_path / "scores.parquet", [lambda: world.scores])
     save_hops(EdgeHops(world.edge_mean, world.edge_var), tmp_path)
-    torn = b"[]\n\xb4\n" + b"[" * 100_000 + b'\n{"step": 3, "lo'
-    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 1.0}\n' + torn)
-    shown = {"run": {"seed": 3}, "metrics": tmp_path / "metrics.jsonl"}
-    report = stage.report(world.graph, world.purified, tmp_path, tmp_path / "out", **shown)
-    assert report["training"]["loss"]["mean"] == [2.0, 1.0]
+    report = stage.report(world.graph, world.purified, tmp_path, tmp_path / "out", run={"seed": 3})
     assert report["run"]["seed"] == 3
     assert "cores" in report["run"]["hardware"]
-    assert stage.read_records(tmp_path / "missing.jsonl") == []
 
 
 def test_write_report__of_a_graph_without_edges(tmp_path: Path, scored_world: World):

@@ -44,10 +44,9 @@ def sparse_size(num_nodes, num_columns, per_row, edges_per_node=8):
 
 
 @pytest.mark.parametrize("num_columns", [0, 1, 20, 300])
-@pytest.mark.parametrize("state", ["auto", "memory"])
-def test_needs__grow_with_the_graph_and_no_faster(num_columns, state):
+def test_needs__grow_with_the_graph_and_no_faster(num_columns):
     sizes = [Size.made(n, 8, num_columns) for n in (1_000, 30_000, 1_000_000, 30_000_000)]
-    needs = [foresee(size, max(1, num_columns), **{"score.state": state}).least_needs() for size in sizes]
+    needs = [foresee(size, max(1, num_columns)).least_needs() for size in sizes]
     of_graph = [ingest.needed_bytes(size, generates=True, injects=True) for size in sizes]
     for name in EVERY:
         held = [of_size[name].held for of_size in needs]

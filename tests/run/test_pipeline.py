@@ -325,7 +325,6 @@ FIRST_CHANGED = {  # the first stage that another value of an option makes anew;
             "precision": "bfloat16",
             "evidence": ["number"],
         },
-        None: {"state": "disk", "copy_to": "elsewhere"},
     },
 }
 

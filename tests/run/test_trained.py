@@ -230,20 +230,6 @@ def options_edited(section: str, *, sealed: bool = True, **values: object) -> Ca
     return edit
 
 
-def test_results__go_where_the_new_run_says_and_never_to_the_place_of_the_trained_one(
-    forged, graph, yesterday, tmp_path
-):
-    place = tmp_path / "published"
-    place.mkdir()
-    run = forged(yesterday, tmp_path / "run", options_edited("score", copy_to=str(place)))
-    pipeline.run(small(tmp_path / "new", run), graph=graph)
-    assert not [*place.iterdir()]
-    own = small(tmp_path / "new", yesterday)
-    own.score.copy_to = str(place)
-    pipeline.run(own, graph=graph)
-    assert (place / "scores.parquet").is_file()
-
-
 @pytest.mark.parametrize(
     ("edit", "told"),
     [

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -9,12 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from hcm_scale import HCM
-from hcm_scale.base import files
 from hcm_scale.config import Config
-from hcm_scale.graph.store import ATTRIBUTE, STRUCTURAL
+from hcm_scale.graph.store import ATTRIBUTE, STRUCTURAL, Graph
 from hcm_scale.run import pipeline
 from hcm_scale.run.finished import FinishedRun
 from hcm_scale.score.kinds.all import GRAPH_KINDS as KINDS
+from hcm_scale.score.table import RankedFile
 from hcm_scale.stages import score
 from hcm_scale.stages.report import summary
 from hcm_scale.synthetic import families as synthetic
@@ -104,10 +105,10 @@ def test_summary__tells_what_the_score_stage_found(run: tuple[Path, str], tmp_pa
         "fdr": 0.1,
         "precision": [[50, 0.9, 0.8, 0.95], [100, 0.5, 0.0, 0.8]],
         "stability": 0.5,
-        "files": {},
     }
-    files.write_manifest(tmp_path, score.KIND, score.FORMAT, body)
-    said = summary(tmp_path, {"scores": tmp_path, "graph": run[0] / "graph"}, [], 0.0)
+    graph, ranked = Graph.open(run[0] / "graph"), RankedFile(tmp_path / "scores.parquet")
+    made = SimpleNamespace(folder=tmp_path, keys={"scores": ""}, graph=graph, ranked=ranked, scored=body)
+    said = summary(made, [], 0.0)
     assert "7 nodes stand out at a false-discovery rate of 10%" in said
     assert "Of the first 50 rows 90% (80 to 95%) are expected to be odd" in said
     assert "50% of the first nodes stay so by either encoder" in said
@@ -141,7 +142,7 @@ def test_planted_cliques__are_flagged_and_little_else(tmp_path):
     made = score.open_scores(tmp_path / "scores")
     assert made.num_flagged == flagged.sum()
     assert 0.0 <= made.stability <= 1.0
-    said = summary(tmp_path, {"scores": tmp_path / "scores", "graph": tmp_path / "graph"}, [], 0.0)
+    said = summary(FinishedRun(tmp_path), [], 0.0)
     assert f"{flagged.sum()} nodes stand out at a false-discovery rate of 10%" in said
     facts = {stage["name"]: stage["detail"] for stage in json.loads((tmp_path / "stages.json").read_text())["stages"]}
     assert facts["scores"]["num_flagged"] == flagged.sum()

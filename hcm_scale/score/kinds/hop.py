@@ -41,7 +41,8 @@ def learnt(mean: NDArray[np.float32], num_classes: int) -> float:
 
 def _numbers(inputs: KindInputs) -> list[Values]:
     assert inputs.hops is not None
-    both = inputs.hops.ahp, inputs.hops.iv
+    both, mean, num_classes = (inputs.hops.ahp, inputs.hops.iv), inputs.hops.mean, inputs.hops.num_classes
+    inputs.measured(lambda: [learnt(mean, num_classes)], "learnt")
     (maxima,) = inputs.measured(lambda: [_maxima(*both)], "maxima")
     hav = np.zeros(len(both[0]))
 

@@ -35,6 +35,7 @@ class NodeHops(NamedTuple):
     ahp: Values
     iv: Values
     views: Sequence[Values] = ()
+    num_classes: int = 4
 
 
 @dataclass(eq=False)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from bench.weights import spread_to_entries
 from hcm_scale.base.spmm import propagate
 from hcm_scale.base.triton_jit import AVAILABLE
 from hcm_scale.config import Config
-from hcm_scale.graph.lookup import spread_to_entries
 from hcm_scale.model import HopModel, aggregate
 from hcm_scale.posterior import loop
 from hcm_scale.posterior.samples import load_checkpoint, open_samples
