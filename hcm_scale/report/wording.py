@@ -105,8 +105,7 @@ def terms(words: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
 
 _SCORE = Column(
     "score (all kinds of evidence)",
-    means="a node stands high where its neighbours seem far from it, where its attributes are unlike theirs or "
-    "unexpected, or where it belongs to a tight group",
+    means="a node stands high where one kind of evidence finds it very strange, or where several find it strange",
 )
 
 
