@@ -30,7 +30,7 @@ from hcm_scale.ingest.row_columns import columns_of_new
 from hcm_scale.ingest.table_files import TableFiles
 from hcm_scale.rows.evidence import chances
 from hcm_scale.rows.rows import Numbers, Values, log_amounts
-from hcm_scale.rows.stream import KINDS, REACH, ROW, Judged, Records, judge
+from hcm_scale.rows.stream import KINDS, REACH, ROW, Judged, Records, judge, not_among
 from hcm_scale.score.kinds.burst import among_text
 from hcm_scale.score.kinds.history import FAR_FROM_PAYEE, SORTS, compared_text
 from hcm_scale.score.kinds.row_phrases import round_text
@@ -183,7 +183,7 @@ class NewRows:
             ids, numbers = state.number(self.names, num_nodes)
             own = _renumbered(self.records, self.own_ends, numbers, number, num_nodes)[self.judged.position >= 0]
             if len(own):
-                others = others[others["time"] >= own["time"].min() - REACH]
+                others = not_among(others[others["time"] >= own["time"].min() - REACH], own)
                 own = own[own["time"] >= np.quantile(own["time"], 0.99) - REACH]  # one row may lie years ahead
             rows = np.concatenate([others, own])
             rows = rows[np.lexsort((rows["table"], rows["time"]))][-MOST_ROWS:]

@@ -30,7 +30,7 @@ from hcm_scale.rows.burst import Burst, bursts
 from hcm_scale.rows.chain import Chain, chain_through, chains
 from hcm_scale.rows.flow import Flow, flows
 from hcm_scale.rows.history import History, history
-from hcm_scale.rows.rows import Numbers, Rows, Values, log_amounts
+from hcm_scale.rows.rows import Numbers, Rows, Values, beyond, log_amounts
 
 NUM_KINDS = 4
 FILES = ("row_surprises.npy", "row_links.npy", "bursts.npy")
@@ -177,22 +177,26 @@ def rows_of(graph: Graph) -> Rows | None:
 
 
 def rows_before(graph: Graph, earlier: Graph) -> Rows | None:
-    """The rows that an earlier graph keeps between accounts of this one, by their ids; None where there are none."""
-    rows = rows_of(earlier)
-    if rows is None or rows_of(graph) is None:
+    """The rows that an earlier graph keeps between accounts of this one, by their ids; None where there are none.
+
+    Rows that this table holds too, as where it has grown or its window slid, are left out: no row is its own history.
+    """
+    rows, today = rows_of(earlier), rows_of(graph)
+    if rows is None or today is None:
         return None
     own, others = (pa.array(np.arange(g.num_nodes)) if g.ids is None else g.ids for g in (graph, earlier))
     if own.type != others.type:
         return None
     node = pc.index_in(others, own).fill_null(-1).to_numpy(zero_copy_only=False)
     payer, payee = node[rows.payer], node[rows.payee]
-    names, before = graph.info["rows"]["currencies"], earlier.info["rows"]["currencies"]
+    names, former = graph.info["rows"]["currencies"], earlier.info["rows"]["currencies"]
     code = np.full(256, 255, np.uint8)  # in this graph, of a currency of the earlier one
-    code[: len(before)] = [names.index(name) if name in names else 255 for name in before]
-    currency = code[rows.currency] if names or before else rows.currency
+    code[: len(former)] = [names.index(name) if name in names else 255 for name in former]
+    currency = code[rows.currency] if names or former else rows.currency
     is_kept = (payer >= 0) & (payee >= 0) & ((currency != 255) | (rows.currency == 255))
     columns = (payer, payee, rows.time, rows.amount, currency)
-    return Rows(graph.num_nodes, *(column[is_kept] for column in columns))
+    before = Rows(graph.num_nodes, *(column[is_kept] for column in columns))
+    return before.where(beyond(before, today))
 
 
 def open_row_evidence(folder: Path, graph: Graph, remedy: str = "") -> RowEvidence | None:
