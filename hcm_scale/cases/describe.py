@@ -1,9 +1,10 @@
 """A case as a person reads it: who its members are and what each does, its money and dates, and a paragraph on it.
 
-Roles follow from the rows of the case: one who is paid and pays passes on; who is only paid collects, or is paid where
-it is by one alone; who only pays pays in, or out where it pays several. Without rows the nodes that stand out are
-members, and those that a group grew by are contacts. Money inside is the sum of the case's rows; money in and out is
-what members received from others, and paid to others, from the first to the last of these rows.
+Roles follow from the rows of the case: one who is paid and pays passes on; who is only paid, or by three times as many
+as it pays, collects, or is paid where it is by one alone; who only pays pays in, or out where it pays several. Without
+rows the nodes that stand out are members, and those that a group grew by are contacts. Money inside is the sum of the
+case's rows; money in and out is what members received from others, and paid to others, from the first to the last of
+these rows.
 """
 
 import textwrap
@@ -41,7 +42,7 @@ def roles_of(case: Case, rows: RowEvidence | None) -> list[str]:
     by_end, roles = [Counter(ends) for ends in pairs], []
     for number, node in enumerate(members.tolist()):
         num_out, num_in = (count[node] for count in by_end)
-        if num_in and num_out:
+        if num_out and 0 < num_in < 3 * num_out:
             roles.append("passes on")
         elif num_in:
             roles.append("collects" if num_in > 1 else "is paid")

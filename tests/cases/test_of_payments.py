@@ -14,7 +14,7 @@ import pytest
 from hcm_scale.cases.drawing import draw
 from hcm_scale.review import teach
 from hcm_scale.run.finished import FinishedRun
-from tests.cases.conftest import COLLECTOR, PAYERS, RING, payments, run_of
+from tests.cases.conftest import COLLECTOR, PAYERS, RING, TAKER, payments, run_of
 from tests.helpers import small_detector
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -46,6 +46,15 @@ def test_case__of_a_collector_says_who_collects_and_who_pays_in(run):
     assert roles[COLLECTOR] == "collects"
     assert [roles[name] for name in PAYERS] == ["pays in"] * len(PAYERS)
     assert told["text"].count(COLLECTOR) >= 1
+
+
+def test_case__of_a_collector_has_where_the_money_went(run):
+    told = case_with(run, COLLECTOR)
+    roles = {member["id"]: member["role"] for member in told["members"]}
+    assert roles == {COLLECTOR: "collects", TAKER: "is paid"} | dict.fromkeys(PAYERS, "pays in")
+    sent = [row["amount"] for row in told["rows"] if row["payee"] == TAKER]
+    came = sum(row["amount"] for row in told["rows"] if row["payee"] == COLLECTOR)
+    assert sum(sent) == pytest.approx(0.95 * came, abs=0.02)
 
 
 def test_money__into_and_out_of_a_case_is_that_of_the_table(run, tmp_path):
