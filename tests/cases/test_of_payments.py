@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hcm_scale.cases.drawing import draw
-from hcm_scale.review import teach
+from hcm_scale.review import teach, verdicts
 from hcm_scale.run.finished import FinishedRun
 from tests.cases.conftest import COLLECTOR, PAYERS, RING, TAKER, payments, run_of
 from tests.helpers import small_detector
@@ -161,6 +161,9 @@ def test_verdict__on_a_case_lasts_and_the_case_is_open_again_when_it_grows(hcm_s
     assert first.case(name)["judged"] == "Judged bad by anna: known ring."
     nodes, is_bad = teach.LabelledNodes.of(first).lessons(first.column("rank"))
     assert (len(nodes), is_bad.tolist()) == (1, [True])  # one verdict, of the best ranked
+
+    verdicts.append(copied, [(RING[1], "good")], "ben")
+    assert first.case(name)["judged"] == "Judged bad by anna: known ring."  # one has a verdict of its own: none is new
 
     later = run_of(tmp_path / "later", payments(more=2), since=str(copied))
     told = case_with(later, RING[0])
