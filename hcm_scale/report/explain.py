@@ -78,7 +78,7 @@ class Difference:
     For a hashed text (`is_text`) these are of the bucket that differs most, and `column` is the name of the text. For a
     date the values are days since `first_day`: `2024-01-31`, or `2024-01-31T08:00` of a column with a time of day.
     `usual` is the median over nodes of like degree, None where they are too few. A share of rows has `counts`: how many
-    they are, and of how many.
+    they are, and of how many. `never` names those of value, neighbors and usual without a row at its end.
     """
 
     column: str
@@ -90,6 +90,7 @@ class Difference:
     usual: float | None = None
     extreme: bool = False
     counts: tuple[int, int] | None = None
+    never: tuple[str, ...] = ()
 
     @property
     def notable(self) -> bool:
@@ -357,7 +358,10 @@ def _differences(evidence: Evidence, node: int, row: NDArray[Any], limit: int) -
         value = counts[0] / counts[1] if counts and counts[1] else value
         numbers = value, mean, float(deviations[c]), is_text, first_days.get(name), finite(middle)
         shown = f"{name} less {origins[name]:,.0f}" if name in origins else name
-        differences.setdefault(name, Difference(shown, *numbers, bool(extreme[c]) and not is_text, counts))
+        at = rows_of.get(name.rpartition(AS_END)[2])
+        both = (("value", own), ("neighbors", theirs), ("usual", usual)) if at is not None and AS_END in name else ()
+        never = tuple(whose for whose, values in both if values[at] == 0.0)
+        differences.setdefault(name, Difference(shown, *numbers, bool(extreme[c]) and not is_text, counts, never))
     return tuple(differences.values())
 
 

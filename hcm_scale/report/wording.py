@@ -370,13 +370,22 @@ def _neighbor_lines(e: Explanation, limit: int) -> list[str]:
     return [*lines, f"and {hidden:,} nearer"] if hidden else lines
 
 
+def difference_values(d: Difference) -> tuple[str, str]:
+    """The value of an attribute, and its mean around it; `never` of an end that they never are at."""
+    if d.is_text:
+        return "", ""
+    both = (("value", d.value), ("neighbors", d.neighbors))
+    own, theirs = ("never" if whose in d.never else value_text(value, d.first_day) for whose, value in both)
+    return own, theirs
+
+
 def _difference_lines(e: Explanation) -> list[str]:
     """A table of attributes: their names, the node's value, the neighbours' mean, the deviations."""
     if not e.differences:
         return []
     rows = [("attribute", "its value", compared_with(e) if e.type else "neighbours", "deviations")]
     for d in e.differences:
-        own, theirs = ("" if d.is_text else value_text(value, d.first_day) for value in (d.value, d.neighbors))
+        own, theirs = difference_values(d)
         name = clip(text_name(d).replace("`", "") if d.is_text else d.column, ID_WIDTH)
         rows.append((name, own, theirs, f"{round(d.deviations, 1) + 0.0:>+10.1f}"))
     width = max(10, *(len(row[0]) for row in rows))
@@ -460,5 +469,6 @@ def _end_difference(e: EdgeExplanation, d: Difference) -> str:
         return f"their texts in `{clip(d.column, NAME_WIDTH)}` differ"
     if {d.value, d.neighbors} == {0.0, 1.0} and (category := category_text(d.column)):
         return f"{category[0]} is {category[1]} of {first if d.value else second} alone"
-    own, other = (quantity(value, d.first_day) for value in (d.value, d.neighbors))
+    both = (("value", d.value), ("neighbors", d.neighbors))
+    own, other = ("never" if whose in d.never else quantity(value, d.first_day) for whose, value in both)
     return f"`{clip(d.column, NAME_WIDTH)}` is {own} of {first} and {other} of {second}"

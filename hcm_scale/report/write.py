@@ -31,7 +31,7 @@ from hcm_scale.report.wording import found_text, kind_words, reasons_of
 from hcm_scale.rows.evidence import open_row_evidence
 from hcm_scale.score.table import RankedFile, kinds_of, plain_schema, ranked_by, read_scores
 
-FORMAT = 12
+FORMAT = 13
 JSON_FILE, HTML_FILE = "report.json", "report.html"
 _WHOLE_COLUMNS = ("node", "p", "flagged", "evidence", "type", "y", "kind")  # read of all nodes, beside scores and ranks
 _NUM_NEIGHBORS = 8  # listed per explained node

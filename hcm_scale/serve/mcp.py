@@ -125,7 +125,7 @@ class Tools:
         told, row = self._explained(id, rank, 0)
         both = zip(told.reasons, reason_texts(told), strict=True)
         texts = [{"evidence": r.kind, "rank": r.rank, "of": r.num_ranked, "text": said.line} for r, said in both]
-        names = ("column", "value", "neighbors", "usual", "deviations", "extreme", "first_day")
+        names = ("column", "value", "neighbors", "usual", "never", "deviations", "extreme", "first_day")
         odd = [{name: getattr(d, name) for name in names} for d in told.differences]
         return {"node": row, "opening": opening_text(told), "reasons": texts, "attributes": odd}
 
