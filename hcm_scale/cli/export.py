@@ -21,12 +21,12 @@ from hcm_scale.base import files
 from hcm_scale.base.sheets import table_writer
 from hcm_scale.base.text import clip
 from hcm_scale.edges.payments import StrangeRows
+from hcm_scale.edges.rows import EdgeRows
 from hcm_scale.edges.strange import by_rank, joined_rows
-from hcm_scale.ingest import readers
-from hcm_scale.ingest.policy import InputError, shown_names
+from hcm_scale.ingest.policy import InputError
 from hcm_scale.report.wording import reasons_of
 from hcm_scale.review import teach, verdicts
-from hcm_scale.run.finished import FinishedRun
+from hcm_scale.run.finished import FinishedRun, recoded_text
 from hcm_scale.score.edge_index import edge_index
 from hcm_scale.score.table import plain_schema
 
@@ -69,9 +69,8 @@ def export_table(
     if since is not None:
         count, rows = len(rows), _not_flagged_in(since, rows)
         hint = f", new since {since.folder}, of {count:,}"
-        if recoded := readers.recoded_columns(run.graph, since.graph):
-            which = f"{shown_names(recoded)} became attributes in another way there"
-            hint += f"; {which}, which by itself changes scores: trained= keeps it"
+        if text := recoded_text(run.graph, since.graph):
+            hint += f"; {text}"
     rows = rows.slice(0, top)
     rank = rows["taught_rank" if by_lesson else "rank"]
     read = rows if flagged or top else rows.filter(pc.or_(rows["flagged"], pc.less_equal(rank, _NUM_REASONS)))
@@ -141,7 +140,7 @@ def export_edges(
             _, note = _write_tables(edges.tables(chosen), out, raw)
             return f"{which} in {out}, the strangest first{note}"
         joined = joined_rows(rows, edges, chosen, is_some)
-        num_rows, note = _write_tables(iter([by_rank(joined)]) if is_some else joined, out, raw)
+        num_rows, note = _write_tables(_as_written(rows, iter([by_rank(joined)]) if is_some else joined, out), out, raw)
     order = "the strangest first" if is_some else "in the order of the table"
     return f"{num_rows:,} rows of {which} in {out}, {order}{note}"
 
@@ -156,8 +155,13 @@ def _export_rows(
         if table is None:
             return f"{which}, the strangest first{_write_tables(ranked.tables(chosen), out, raw)[1]}"
         joined = ranked.joined(table, chosen, is_some)
-        _, note = _write_tables(iter([by_rank(joined)]) if is_some else joined, out, raw)
+        _, note = _write_tables(_as_written(table, iter([by_rank(joined)]) if is_some else joined, out), out, raw)
     return f"{which}, {'the strangest first' if is_some else 'in the order of the table'}{note}"
+
+
+def _as_written(rows: EdgeRows, tables: Iterator[pa.Table], out: Path) -> Iterator[pa.Table]:
+    """Rows of the user's table as a file holds them: a workbook numbers and dates, others what stands there."""
+    return map(rows.with_values, tables) if out.suffix == ".xlsx" else tables
 
 
 def _write_tables(tables: Iterator[pa.Table], out: Path, raw: bool) -> tuple[int, str]:

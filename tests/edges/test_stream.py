@@ -3,9 +3,11 @@
 import json
 import logging
 import shutil
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
+import openpyxl
 import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
@@ -166,6 +168,14 @@ def test_new_rows__of_a_table_that_grows_are_those_of_one_table_and_are_kept_onc
     pd.testing.assert_frame_equal(numbers(scored(run, table)), whole)
     kept = np.load(run / "stream" / "rows.npy")
     assert len(np.unique(kept[["payer", "payee", "time", "amount"]])) == len(kept)
+
+
+def test_export__of_rows_of_a_csv_as_a_workbook_has_numbers_and_dates_as_such(made, tmp_path):
+    assert main(["export", str(made), str(tmp_path / "x.xlsx"), "--edges", "--top", "20"]) == 0
+    names, *rows = openpyxl.load_workbook(tmp_path / "x.xlsx").active.values
+    own = {name: {type(row[names.index(name)]) for row in rows} for name in ("payer", "when", "amount", "currency")}
+    assert own.pop("amount") <= {int, float}
+    assert own == {"payer": {str}, "when": {datetime}, "currency": {str}}
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
