@@ -290,18 +290,23 @@ def explanation_text(e: Explanation, limit: int = 20) -> str:
     return "\n".join([*_heading(e), *_neighbor_lines(e, limit), *_row_lines(e), *_difference_lines(e)])
 
 
-def own_title(e: Explanation) -> str:
+def own_title(e: Explanation | EdgeExplanation, whose: str = "its", who: str = "") -> str:
     """How many payments an account has, and what it paid and received in all; empty where no rows are kept."""
     if not e.own or not e.own["num_rows"]:
         return ""
     sums = {word: " and ".join(map(amount_text, e.own[word])) for word in ("paid", "received")}
     told = ", ".join(f"{word} {amount}" for word, amount in sums.items() if amount)
     count, shown = e.own["num_rows"], len(e.own["rows"])
-    first = f"the {shown} strangest of its {count:,} payments" if shown < count else f"its {count:,} payments"
-    return f"{first}{f'; in all {told}' * bool(told)}"
+    strange = sum(row["evidence"] is not None for row in e.own["rows"])
+    every = f"{whose} {count:,} payments" if count > 1 else f"{whose} only payment"
+    first = every if shown == count else f"the {shown} strangest of {every}"
+    if shown < count and strange < shown:
+        first = f"{strange} strange and {shown - strange} more" if strange else f"{shown}, none of them strange,"
+        first += f" of {every}"
+    return f"{first}{f'; in all {who}{told}' * bool(told)}"
 
 
-def own_rows(e: Explanation) -> list[tuple[str, str, str, int | str, str]]:
+def own_rows(e: Explanation | EdgeExplanation) -> list[tuple[str, str, str, int | str, str]]:
     """The strangest payments of an account: when, how much, to or from, whom, and what is strange."""
     rows = []
     for row in e.own["rows"] if e.own else ():
@@ -312,13 +317,13 @@ def own_rows(e: Explanation) -> list[tuple[str, str, str, int | str, str]]:
     return rows
 
 
-def _row_lines(e: Explanation) -> list[str]:
+def _row_lines(e: Explanation | EdgeExplanation, *words: str) -> list[str]:
     rows = own_rows(e)
     lines = [
         f"  {when:<22}{amount:>16}   {way:<4} {clip(other, ID_WIDTH):<24} {what}".rstrip()
         for when, amount, way, other, what in rows
     ]
-    return ["", own_title(e), *lines] if rows else []
+    return ["", own_title(e, *words), *lines] if rows else []
 
 
 def _heading(e: Explanation) -> list[str]:
@@ -408,7 +413,7 @@ def edge_text(e: EdgeExplanation) -> str:
     first, second = (clip(end, ID_WIDTH) for end in e.ends)
     state = {None: "", True: ", flagged", False: ", not flagged"}[e.flagged]
     rate = "" if e.flagged is None else f" at a false-discovery rate of {percent(e.fdr)}"
-    among = f"{percent(e.share)} of the {e.num_edges:,} edges are as strange"
+    among = f"{percent(e.share)} of the {e.num_edges:,} edges are at least as strange"
     among = f"the strangest of {e.num_edges:,} edges" if e.share * e.num_edges < 1.5 else among
     lines = [
         f"{first} and {second}   {among}",
@@ -426,7 +431,7 @@ def edge_text(e: EdgeExplanation) -> str:
     if e.differences:
         cited = "; ".join(_end_difference(e, d) for d in e.differences[:_NUM_ENDS_CITED])
         lines += textwrap.wrap(f"Attributes that differ most: {cited}.", _LINE_WIDTH, subsequent_indent="  ")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_row_lines(e, "their", f"{first} ")])
 
 
 def edge_sentence(e: EdgeExplanation) -> str:

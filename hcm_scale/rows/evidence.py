@@ -83,6 +83,7 @@ class OwnRows(NamedTuple):
     """An account's strangest rows, of equal ones the earlier first; sums that it paid and received, by currency."""
 
     rows: Numbers
+    num_rows: int
     paid: dict[str | None, float]
     received: dict[str | None, float]
 
@@ -136,12 +137,14 @@ class RowEvidence:
         into = self.rows.into.of(account)
         return self.rows.out.of(account), into[self.rows.payer[into] != account]
 
-    def own_rows(self, account: int, most: int = 20) -> "OwnRows":
-        """The strangest rows of an account, at most so many, and what it paid and received in all."""
-        by_end = self.of_account(account)
+    def own_rows(self, account: int, most: int = 20, other: int | None = None) -> "OwnRows":
+        """The strangest rows of an account, at most so many, and what it paid and received; with `other` alone."""
+        by_end = [
+            own if other is None else own[self.other_ends(own, account) == other] for own in self.of_account(account)
+        ]
         own = np.sort(np.concatenate(by_end))
         paid, received = (self._sums(rows) for rows in by_end)
-        return OwnRows(own[np.argsort(-self.surprise[own], kind="stable")[:most]], paid, received)
+        return OwnRows(own[np.argsort(-self.surprise[own], kind="stable")[:most]], len(own), paid, received)
 
     def _sums(self, rows: Numbers) -> dict[str | None, float]:
         """Sums of the amounts of some rows, by currency in the order of their numbers; None where it has no name."""
