@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
 from hcm_scale.base import files
+from hcm_scale.base.text import counted
 from hcm_scale.base.threads import run_in_slices
 from hcm_scale.graph import Graph
 from hcm_scale.ingest.policy import InputError
@@ -394,7 +395,7 @@ def _rests_on(facts: Mapping[str, Any]) -> str:
     """
     counts = {name: facts[f"num_{name}"] for name in ("bad", "good", "unsure")}
     named = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
-    return f"{sum(counts.values()):,} verdicts ({named or 'none that counts'})"
+    return f"{counted(sum(counts.values()), 'verdict')} ({named or 'none that counts'})"
 
 
 def taught_text(taught: Taught) -> str:

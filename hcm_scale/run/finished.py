@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from hcm_scale import config as schema
 from hcm_scale.base import console, files, remote
 from hcm_scale.base.names import Hop
+from hcm_scale.base.text import counted
 from hcm_scale.cases.describe import case_page, describe
 from hcm_scale.cases.store import Cases, open_cases
 from hcm_scale.config import Config, with_options
@@ -262,7 +263,7 @@ class FinishedRun:
         """Keeps a verdict on a case, which is one on the nodes of its core; what there is to say of it."""
         at = self.cases.position(str(name))
         verdicts.append(self.folder, judge_case(self.graph, self.cases, at, verdict, note), by)
-        return f"case {at + 1:,} ({self.cases.id_of(at)}): {verdict}, {len(self.cases[at].core):,} nodes"
+        return f"case {at + 1:,} ({self.cases.id_of(at)}): {verdict}, {counted(len(self.cases[at].core), 'node')}"
 
     def html(self, count: int = 10) -> str:
         """The run as a piece of HTML for a notebook, with the first `count` nodes."""
