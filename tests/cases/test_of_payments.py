@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Callable
+from datetime import UTC
 
 import networkx as nx
 import openpyxl
@@ -11,7 +12,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from hcm_scale.cases.clue import Taken
 from hcm_scale.cases.drawing import draw
+from hcm_scale.cli import cases as cases_of_cli
 from hcm_scale.review import teach, verdicts
 from hcm_scale.run.finished import FinishedRun
 from tests.cases.conftest import COLLECTOR, PAYERS, RING, TAKER, payments, run_of
@@ -79,6 +82,7 @@ def test_drawing__has_an_arrow_for_every_pair_that_pays_and_stays_in_its_box(run
     assert len(drawing["ticks"]) == told["num_rows"]
     assert all(0 <= n["x"] <= drawing["width"] and 0 <= n["y"] <= drawing["height"] for n in drawing["nodes"])
     assert len({(n["x"], n["y"]) for n in drawing["nodes"]}) == len(RING)
+    assert [n["id"] for n in drawing["nodes"]] == RING  # in the order of their payments, round the circle
 
 
 def test_report__begins_with_cases_drawn_without_a_script(run):
@@ -99,6 +103,25 @@ def test_commands__list_and_tell_cases(hcm_scale: Command, run):
     assert hcm_scale("case", str(run.folder), run.cases.id_of(0)).stdout == told
     clue = " ".join(hcm_scale("case", str(run.folder), "--from", RING[2]).stdout.split())
     assert f"asses on: {', '.join(RING)}" in clue
+
+
+@pytest.mark.parametrize("text", ["{0}\n{1}\nnobody\n", "account;since\n{0};2020\n{1};2021\nnobody;2022\n"])
+def test_case__from_a_file_of_ids_has_their_cases(hcm_scale: Command, run, tmp_path, text):
+    (tmp_path / "known.csv").write_text(text.format(RING[0], COLLECTOR))
+    told = " ".join(hcm_scale("case", str(run.folder), "--from", str(tmp_path / "known.csv")).stdout.split())
+    for name in (RING[0], COLLECTOR):
+        assert case_with(run, name)["id"] in told
+    assert told.startswith("not in this graph: nobody ")
+
+
+def test_case__of_a_clue_that_is_one_by_itself_is_also_what_is_around(hcm_scale: Command, run, monkeypatch):
+    name, held_by = RING[0], case_with(run, RING[0])["held_by"]
+    monkeypatch.setattr(cases_of_cli, "ALONE", held_by)  # as if it were one
+    monkeypatch.setattr(cases_of_cli, "grow_from", lambda *_: [Taken(0, 4.0, "so it is")])
+    told = hcm_scale("case", str(run.folder), "--from", str(name)).stdout
+    assert told.startswith("Case ")
+    assert f"{name}: in no case of several nodes; the most surprising set around" in told
+    assert ": so it is" in told
 
 
 @pytest.mark.parametrize(
@@ -127,6 +150,14 @@ def test_export__of_cases_has_a_row_a_member_and_sheets(hcm_scale: Command, run,
     table = pq.read_table(tmp_path / "c.parquet")
     assert table.num_rows == len(run.cases.members)
     assert table["case"].to_pylist() == (run.cases.number_of_member + 1).tolist()
+    for row in table.to_pylist():
+        told = run.case(row["case_id"])
+        money = told["money"][0] if told["money"] else dict.fromkeys(("inside", "into", "out", "currency"))
+        own = [row[name] for name in ("money_inside", "money_in", "money_out", "currency")]
+        assert own == [money[name] for name in ("inside", "into", "out", "currency")]
+        if told["money"]:
+            seconds = [row[name].replace(tzinfo=UTC).timestamp() for name in ("first", "last")]
+            assert seconds == pytest.approx([told["first"], told["last"]], abs=1e-3)
     ranks = dict(zip(run.ranked["id"].to_pylist(), run.ranked["rank"].to_pylist(), strict=True))
     assert all(ranks[row["id"]] == row["rank"] for row in table.to_pylist())
     assert hcm_scale("export", str(run.folder), str(tmp_path / "c.xlsx"), "--cases", "--top", "2").returncode == 0
@@ -146,6 +177,23 @@ def test_diff__of_a_run_with_itself_has_nothing_new(hcm_scale: Command, run):
     assert all(told["cases"][name] == [] for name in ("new", "grown", "shrunk", "changed", "gone"))
     assert told["cases"]["num_same"] == run.cases.num_flagged
     assert (told["nodes"]["num_entered"], told["nodes"]["num_left"]) == (0, 0)
+    assert told["nodes"]["moved"] == []
+
+
+def check_moved(old: FinishedRun, new: FinishedRun, nodes: dict) -> None:
+    """The nodes that moved most have the ranks of both runs, and the kind by which they moved most."""
+    before, after = ({row["id"]: row for row in run.table.to_pylist()} for run in (old, new))
+    entered = [
+        row for name, row in after.items() if row["flagged"] and not (name in before and before[name]["flagged"])
+    ]
+    assert [row["id"] for row in entered] == [row["id"] for row in nodes["entered"]]  # all of them
+    moves = [one["before"] / one["after"] for one in nodes["moved"]]
+    assert [max(m, 1 / m) for m in moves] == sorted((max(m, 1 / m) for m in moves), reverse=True)
+    for one in nodes["moved"]:
+        was, now, kind = before[one["id"]], after[one["id"]], one["kind"]
+        assert was["flagged"] == now["flagged"]
+        assert (one["before"], one["after"]) == (was["rank"], now["rank"])
+        assert (one["kind_before"], one["kind_after"]) == (was[f"{kind}_rank"], now[f"{kind}_rank"])
 
 
 def test_verdict__on_a_case_lasts_and_the_case_is_open_again_when_it_grows(hcm_scale: Command, run, tmp_path):
@@ -159,6 +207,7 @@ def test_verdict__on_a_case_lasts_and_the_case_is_open_again_when_it_grows(hcm_s
     assert sorted(given.table["id"].to_pylist()) == sorted(RING)
     assert {*given.table["case"].to_pylist()} == {name}
     assert first.case(name)["judged"] == "Judged bad by anna: known ring."
+    assert next(line for line in hcm_scale("cases", str(copied)).stdout.splitlines() if name in line).endswith("  bad")
     nodes, is_bad = teach.LabelledNodes.of(first).lessons(first.column("rank"))
     assert (len(nodes), is_bad.tolist()) == (1, [True])  # one verdict, of the best ranked
 
@@ -169,9 +218,12 @@ def test_verdict__on_a_case_lasts_and_the_case_is_open_again_when_it_grows(hcm_s
     told = case_with(later, RING[0])
     assert told["id"] == name
     assert "Open again: 2 of its nodes have come since" in told["judged"]
+    listed = hcm_scale("cases", str(later.folder)).stdout.splitlines()
+    assert next(line for line in listed if name in line).endswith("  bad, open again")
     grown = [one for one in later.cases.changes["grown"] if one["id"] == name]
     assert [one["entered"] for one in grown] == [["s0", "s1"]]
     assert "grown" in hcm_scale("cases", str(later.folder)).stdout
+    check_moved(first, later, json.loads(hcm_scale("diff", str(copied), str(later.folder), "--json").stdout)["nodes"])
 
     assert hcm_scale("case", str(copied), name, "--verdict", "none").returncode == 0
     assert first.case(name)["judged"] == ""
