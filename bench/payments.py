@@ -14,7 +14,9 @@ degree. Peers on rows: Isolation Forest on log amount, amount over the payer's m
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -70,10 +72,11 @@ def isolation(x: NDArray[np.float64]) -> NDArray[np.float64]:
 def ours(rows: Rows) -> tuple[WeightedEvidence, NDArray[np.float64]]:
     """What the four kinds say of every account, as a run weighs them, and of every row."""
     made = MadeEvidence(rows)
-    numbers = (made.history.of_accounts, made.burst.of_accounts, made.flow.of_accounts, made.chain.of_accounts)
+    inputs: Any = SimpleNamespace(rows=made, scale={}, measured=lambda make, *names: make())
+    numbers = [kind.numbers(inputs)[0] for kind in ROW_KINDS]
     accounts = weigh_evidence(KindNumbers(dict(zip(ROW_KINDS, numbers, strict=True)), np.ones(rows.num_accounts, bool)))
-    of_rows = [made.history.surprises, made.burst.of_rows, made.flow.of_rows, made.chain.of_rows]
-    kept: Any = RowEvidence(rows, np.stack(of_rows, 1).astype(np.float32), *[np.zeros(0)] * 4)  # type: ignore[arg-type]
+    names = tuple(kind.name for kind in ROW_KINDS)
+    kept = RowEvidence(rows, names, made.surprises(ROW_KINDS), {}, {}, np.zeros(0), np.zeros(0, np.int64))
     return accounts, kept.surprise
 
 
@@ -168,13 +171,10 @@ def cases(size: str) -> Iterator[Table]:
     """Cost, then accuracy."""
     rows = random_rows(NUM_ROWS[size])
     made = MadeEvidence(random_rows(3_000))
-    made.history, made.burst, made.flow, made.chain  # noqa: B018  compiled
+    made.surprises(ROW_KINDS)  # compiled
     made, seconds = MadeEvidence(rows), dict[str, float]()
     ways: dict[str, Callable[[], Any]] = {
-        "history": lambda: made.history,
-        "burst": lambda: made.burst,
-        "passed on": lambda: made.flow,
-        "chain": lambda: made.chain,
+        **{kind.name.replace("_", " "): partial(kind.of_rows, made) for kind in ROW_KINDS if kind.of_rows},
         "aggregates and Isolation Forest (peer)": lambda: isolation(aggregates(rows)),
     }
     for name, work in ways.items():

@@ -36,7 +36,7 @@ from hcm_scale.rows.chain import chains
 from hcm_scale.rows.flow import flows
 from hcm_scale.rows.history import history
 from hcm_scale.rows.rows import Rows
-from hcm_scale.rows.stream import ROW, judge
+from hcm_scale.rows.stream import ROW, arrivals, judge_bursts, judge_chains, judge_history
 from hcm_scale.sampling import NeighborSampler
 from hcm_scale.score import nodes, triangles
 from hcm_scale.score.edge_index import edge_index
@@ -144,7 +144,9 @@ def walk_rows() -> None:
         kind(rows)
     new = np.zeros(400, ROW)
     new["payer"], new["payee"], new["time"], new["amount"] = *ends[::-1], rows.time + 2e6, rows.amount
-    judge(rows, {"burst_shapes": bursts(rows).shapes}, new[:0], new, 9)
+    arrived = arrivals(rows, {"burst_shapes": bursts(rows).shapes}, new[:0], new, 9)
+    for judge in (judge_history, judge_bursts, judge_chains):
+        judge(arrived)
 
 
 def not_reached() -> list[str]:

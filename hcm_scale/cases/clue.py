@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.cases.groups import Structure, poisson_surprise
-from hcm_scale.rows.evidence import RowEvidence, chances
+from hcm_scale.rows.evidence import RowEvidence
 
 _MARGIN, _MOST, _HUB = 3.0, 60, 100
 
@@ -70,7 +70,7 @@ def _strangest(rows: RowEvidence | None, inside: set[int]) -> dict[int, float]:
     for account in inside if rows is not None else ():
         assert rows is not None
         own = np.concatenate(rows.of_account(account))
-        gain = -np.log(chances(rows.surprise[own])) - math.log(max(1, len(own)))
+        gain = -np.log(rows.chances(rows.surprise[own])) - math.log(max(1, len(own)))
         for other, value in zip(rows.other_ends(own, account).tolist(), gain.tolist(), strict=True):
             if value > out.get(other, 0.0):
                 out[other] = value

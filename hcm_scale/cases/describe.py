@@ -71,7 +71,8 @@ def describe(evidence: Evidence, cases: Cases, position: int) -> dict[str, Any]:
     case, kept = cases[position], evidence.rows
     rows = kept if len(case.rows) else None
     ranks, roles = evidence.row_of_node[case.members], roles_of(case, kept)
-    p = evidence.scores.take(ranks, ["p"])["p"].to_pylist()
+    evidence.fetch(case.members)
+    p = [evidence.row(node)["p"] for node in case.members.tolist()]
     members = zip(case.members.tolist(), roles, ranks.tolist(), p, strict=True)
     told: dict[str, Any] = {
         "case": position + 1,

@@ -41,7 +41,7 @@ def held_rows(
 ) -> list[Held]:
     """The findings among accounts that stand out, which rise.
 
-    `numbers` are those of the four kinds of each, (accounts, 4); `stands_out` says it of all accounts.
+    `numbers` are those of `ROW_KINDS` of each, (accounts, kinds); `stands_out` says it of all accounts.
     """
     least = math.log(len(stands_out) / _RARE)
     owner, held = [], []

@@ -1,9 +1,9 @@
 """Rows of an edge table that are judged by themselves, such as payments: the strangest first, with one sentence each.
 
-A row has the surprise of the kind that says most of it beyond what is common (rows/evidence.py); of rows of which none
-says more, those come first whose pair of accounts is stranger (`StrangeEdges`), where all are asked for. p is four
-times exp(-3 - surprise), the chance by that kind, and flags are those of Benjamini and Hochberg. Rows that the graph
-does not keep, as they have no time or an unknown end, have no rank.
+A row has the surprise of what kinds say of it beyond what is common (rows/evidence.py); of rows of which none
+says more, those come first whose pair of accounts is stranger (`StrangeEdges`), where all are asked for. p is
+exp(-3 - surprise), the chance by that kind, times the number of kinds, and flags are those of Benjamini and Hochberg.
+Rows that the graph does not keep, as they have no time or an unknown end, have no rank.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ from hcm_scale.edges.strange import CountRows, StrangeEdges
 from hcm_scale.report.evidence import Evidence
 from hcm_scale.report.sections import cut_id
 from hcm_scale.report.wording import EDGE_TITLES
-from hcm_scale.rows.evidence import RowEvidence, chances
+from hcm_scale.rows.evidence import RowEvidence
 from hcm_scale.rows.rows import Numbers, Values
 from hcm_scale.score.kinds.all import ROW_KINDS, ROW_TITLES
 from hcm_scale.score.kinds.row_phrases import amount_text, row_facts, time_text
@@ -52,7 +52,7 @@ class StrangeRows:
     @cached_property
     def p(self) -> Values:
         """A chance for every row, (m,)."""
-        return chances(self.rows.surprise)
+        return self.rows.chances(self.rows.surprise)
 
     @cached_property
     def flagged(self) -> NDArray[np.bool_]:

@@ -13,7 +13,7 @@ name. Rows kept for other scores are dropped. The folder is no stage; without it
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,21 +21,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from hcm_scale.base import files
 from hcm_scale.base.npy import open_array, save_npy
-from hcm_scale.edges.payments import MOST_SENTENCES, NAMES, StrangeRows
+from hcm_scale.edges.payments import MOST_SENTENCES, StrangeRows
 from hcm_scale.edges.rows import EdgeRows
 from hcm_scale.ingest.policy import Columns
 from hcm_scale.ingest.row_columns import columns_of_new
 from hcm_scale.ingest.table_files import TableFiles
-from hcm_scale.rows.evidence import chances
+from hcm_scale.rows.evidence import combined
 from hcm_scale.rows.rows import Numbers, Values, log_amounts
-from hcm_scale.rows.stream import KINDS, REACH, ROW, Judged, Records, judge, not_among
-from hcm_scale.score.kinds.burst import among_text
-from hcm_scale.score.kinds.history import FAR_FROM_PAYEE, SORTS, compared_text
-from hcm_scale.score.kinds.row_phrases import round_text
+from hcm_scale.rows.stream import REACH, ROW, Judged, Records, arrivals, not_among
+from hcm_scale.score.kinds.all import ROW_KINDS
 
+_KINDS = [(number, kind, kind.judge) for number, kind in enumerate(ROW_KINDS) if kind.judge]  # that judge new rows
 FOLDER, KIND, FORMAT = "stream", "hcm_scale stream", 1
 MOST_ROWS = 4_000_000
 _ROWS, _SECONDS = "rows.npy", 86_400.0
@@ -111,7 +111,12 @@ class NewRows:
     names: list[str]  # ids that the run does not have, as the table's rows number them
     own_ends: tuple[Numbers, Numbers]  # by those numbers
     ids: list[str]  # such ids, as `records` number them
-    judged: Judged
+    is_kept: NDArray[np.bool_]  # those that later rows are judged by
+    judged: Sequence[Judged]  # by each kind
+
+    @property
+    def steps(self) -> bool:
+        return bool(self.run.evidence.rows.steps)
 
     @cached_property
     def _ranks(self) -> tuple[Values, float, Values, Values]:
@@ -119,22 +124,22 @@ class NewRows:
         strange = StrangeRows(self.run.edges)
         least = strange.edges.rate / len(strange.p)
         flags_end = float(strange.p[strange.flagged].max(initial=least))
-        bar, unit = (values[list(KINDS)] for values in strange.rows.bars)
+        bar, unit = (values[[number for number, *_ in _KINDS]] for values in strange.rows.bars)
         return np.sort(strange.rows.surprise), flags_end, bar, unit
 
     def columns(self, some: slice) -> dict[str, Any]:
         """What is told of some rows."""
         ordered, flags_end, bar, unit = self._ranks
-        surprises = self.judged.surprises[some]
+        surprises = np.stack([judged.surprises[some] for judged in self.judged], axis=1)
         beyond = surprises / unit - bar
-        kind, surprise = beyond.argmax(axis=1), np.maximum(beyond.max(axis=1), 0.0)
-        kind[surprise == 0.0] = len(KINDS)
-        p = chances(surprise)
+        kind, surprise = beyond.argmax(axis=1), combined(beyond)
+        kind[surprise == 0.0] = len(_KINDS)
+        p = self.run.evidence.rows.chances(surprise)
         rank = 1 + len(ordered) - np.searchsorted(ordered, surprise, side="right")
-        names = [NAMES[k] for k in KINDS]
-        is_said = (kind < len(KINDS)) & (rank <= MOST_SENTENCES)
+        names = [kind.name for _, kind, _ in _KINDS]
+        is_said = (kind < len(_KINDS)) & (rank <= MOST_SENTENCES)
         reasons = [
-            self.sentence(row, names[which]) if says else None
+            _KINDS[which][1].new_row_sentence(self, self.judged[which].told, row) if says else None
             for row, which, says in zip(range(some.start, some.stop), kind.tolist(), is_said.tolist(), strict=False)
         ]
         return {
@@ -144,22 +149,7 @@ class NewRows:
             "reason": pa.array(reasons, pa.string()),
         }
 
-    def sentence(self, row: int, kind: str) -> str:
-        """Why a row is strange by a kind of evidence."""
-        steps, history, burst = self.run.evidence.rows.steps, self.judged.history, self.judged.burst
-        if kind == "history":
-            if history.sort[row]:
-                return SORTS[history.sort[row]]
-            if not history.num_usual[row]:
-                return FAR_FROM_PAYEE
-            usual = float(np.exp(self.records["amount"][row] - history.over_usual[row]))
-            return compared_text(self.amounts[row] / usual, usual, int(history.num_usual[row]))
-        if kind == "burst":
-            whose = "to its payee" if burst.is_in[row] else "by its payer"
-            return among_text(int(burst.num_rows[row]), whose, float(burst.seconds[row]), steps)
-        return round_text([self._facts(step, steps) for step in self.judged.chain_to(row)])
-
-    def _facts(self, row: Any, steps: bool) -> Mapping[str, Any]:
+    def facts(self, row: Any) -> Mapping[str, Any]:
         """As `row_facts`, of a row of the sequence."""
         graph, currencies = self.run.graph, self.run.evidence.rows.currencies
         ends = {
@@ -171,7 +161,7 @@ class NewRows:
         currency = currencies[row["currency"]] if row["currency"] < len(currencies) else None
         return (
             ends
-            | {"time": float(row["time"]), "steps": steps, "amount": float(np.exp(row["amount"]))}
+            | {"time": float(row["time"]), "steps": self.steps, "amount": float(np.exp(row["amount"]))}
             | {"currency": currency}
         )
 
@@ -182,7 +172,7 @@ class NewRows:
             state = open_state(folder, key, num_nodes)
             others, number = state.of_others(self.key)
             ids, numbers = state.number(self.names, num_nodes)
-            own = _renumbered(self.records, self.own_ends, numbers, number, num_nodes)[self.judged.position >= 0]
+            own = _renumbered(self.records, self.own_ends, numbers, number, num_nodes)[self.is_kept]
             if len(own):
                 others = not_among(others[others["time"] >= own["time"].min() - REACH], own)
                 own = own[own["time"] >= np.quantile(own["time"], 0.99) - REACH]  # one row may lie years ahead
@@ -218,6 +208,7 @@ def open_new_rows(run: Any, table: TableFiles, rows: EdgeRows, columns: Columns)
     kept, number = state.of_others(key)
     ids, numbers = state.number(names, num_nodes)
     records = _renumbered(records, ends, numbers, number, num_nodes)
-    judged = judge(own.rows, run.scale, kept, records, num_nodes + len(ids))
+    arrived = arrivals(own.rows, run.scale, kept, records, num_nodes + len(ids))
+    judged = [judge(arrived) for _, _, judge in _KINDS]
     state_key = files.hash_value([state.ids, files.hash_bytes(np.ascontiguousarray(kept).tobytes())])
-    return NewRows(run, key, state_key, records, amount, names, ends, ids, judged)
+    return NewRows(run, key, state_key, records, amount, names, ends, ids, arrived.is_placed, judged)

@@ -71,6 +71,7 @@ class Evidence:
     rows: RowEvidence | None = None  # of the edge table, where the graph keeps them
     _of_types: dict[int, dict[str, Any]] = field(default_factory=dict)
     _usual: dict[tuple[str, int], Any] = field(default_factory=dict)  # by name, and binary digits of the degree
+    _fetched: dict[int, dict[str, Any]] = field(default_factory=dict)  # rows of the table, by node
     _lock: Any = field(default_factory=threading.Lock)  # of the above: nodes are explained in several threads
 
     @staticmethod
@@ -130,6 +131,19 @@ class Evidence:
             self._of_types[number] = _usual_among(self.graph, self.types[number])
         return replace(self, **self._of_types[number])
 
+    def fetch(self, nodes: NDArray[np.int64]) -> None:
+        """Reads the rows of some nodes at once, which is much less than one by one where the table is a file."""
+        nodes = np.array([node for node in np.unique(nodes).tolist() if node not in self._fetched], np.int64)
+        rows = self.scores.take(self.row_of_node[nodes], self.scores.column_names) if len(nodes) else None
+        self._fetched.update(zip(nodes.tolist(), [] if rows is None else rows.to_pylist(), strict=True))
+
+    def row(self, node: int) -> dict[str, Any]:
+        """The row of a node in the ranked table."""
+        if node in self._fetched:
+            return self._fetched[node]
+        row: dict[str, Any] = self.scores.slice(int(self.row_of_node[node]), 1).to_pylist()[0]
+        return row
+
     def usual(self, name: str, node: int, of_nodes: Callable[[NDArray[np.int64]], Any]) -> Any:
         """What of_nodes(nodes of like degree and type) returns, computed once for all of these; None if too few."""
         digits = int(self.graph.indptr[node + 1] - self.graph.indptr[node]).bit_length()
@@ -178,7 +192,8 @@ class Evidence:
     @property
     def kinds(self) -> dict[str, Kind]:
         """The kinds of evidence that rank the nodes, by name."""
-        return kinds_of(self.scores)
+        kinds: dict[str, Kind] = self._once("kinds", lambda: kinds_of(self.scores))
+        return kinds
 
 
 def degrees_of(graph: Graph, part: slice) -> NDArray[np.int64]:

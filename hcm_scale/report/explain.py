@@ -213,7 +213,7 @@ def explain(
     if not 0 <= node < evidence.graph.num_nodes:
         raise ValueError(f"node={node} is not in this graph; nodes run from 0 to {evidence.graph.num_nodes - 1}")
     evidence = evidence.of_type(node)
-    row = evidence.scores.slice(int(evidence.row_of_node[node]), 1).to_pylist()[0]
+    row = evidence.row(node)
     around = neighbors_of(evidence.graph, node)
     alike = around if evidence.like is None else around[is_among(around, evidence.like)]
     differences = _differences(evidence, node, alike, num_differences)

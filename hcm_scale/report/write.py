@@ -29,6 +29,7 @@ from hcm_scale.report.evidence import Evidence, highest_hop
 from hcm_scale.report.reasons import first_by_kind
 from hcm_scale.report.wording import found_text, kind_words, reasons_of
 from hcm_scale.rows.evidence import open_row_evidence
+from hcm_scale.score.kinds.all import ROW_KINDS
 from hcm_scale.score.table import RankedFile, kinds_of, plain_schema, ranked_by, read_scores
 
 FORMAT = 13
@@ -97,7 +98,7 @@ def write_report(
     first = file.slice(0, max(top, table_rows))
     ranks = (kind.rank_column for kind in kinds_of(first).values())
     table = read_scores(file.path, {*_WHOLE_COLUMNS, *ranks, *_shown_scores(first)})
-    rows = open_row_evidence(file.path.parent, graph)
+    rows = open_row_evidence(file.path.parent, graph, ROW_KINDS)
     evidence = Evidence.of(graph, scored.purified, table, scored.edge_mean, scored.edge_var, scored.x, rows)
     of_cases = cases(replace(evidence, scores=file))  # whose members may stand anywhere
     evidence = replace(evidence, scores=first)  # only its nodes are explained

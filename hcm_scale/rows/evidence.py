@@ -1,22 +1,24 @@
-"""What the four kinds of evidence say of rows and accounts: made once, kept beside the scores, opened by whoever asks.
+"""What kinds of evidence say of rows and accounts: made once, kept beside the scores, opened by whoever asks.
 
-    row_surprises.npy  (m, 4) float32   nats of every row by history, burst, flow and chain
-    row_links.npy      (m, 3) int32     the row that brought what a row passes on, before and after it in a chain
-    bursts.npy         (n, 2) int32     the first and the last row of an account's burst
+    row_surprises.npy  (m, kinds) float32   nats of every row
+    row_links.npy      (m, links) int32     rows that belong to it: what brought what it passes on, the next of a chain
+    bursts.npy         (n, 2 spans) int32   the first and the last row of something of an account, such as its burst
 
--1 is for no row. Rows are those of the graph's folder, in their order. The surprise of a row by its history is that of
-its rank among all rows, or of its sort (history.py); the others are those of its account or chain (burst.py, flow.py,
-chain.py).
+Columns are those of `ROW_KINDS` in its order, which alone lists the kinds (score/kinds/all.py); -1 is for no row. Rows
+are those of the graph's folder, in their order. The surprise of a row by its history is that of its rank among all
+rows, or of its sort (history.py); the others are those of its account or chain (burst.py, flow.py, chain.py).
 
-`RowEvidence.surprise` is the one by which rows are ranked: the most that a kind says beyond where it is common, in
-units of how fast its bulk grows from the 75 % quantile to the 95 % quantile, one nat at least. Common is what lies
-below the latter, and below three units: a kind that says something of many rows has to say more.
+`RowEvidence.surprise` is the one by which rows are ranked: what a kind says beyond where it is common, in units of how
+fast its bulk grows from the 75 % quantile to the 95 % quantile, one nat at least. Common is what lies below the latter,
+and below three units: a kind that says something of many rows has to say more. Where several kinds speak, the root of
+the sum of squares counts (`combined`), so that a row with two reasons comes before one with either of them.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -26,57 +28,57 @@ from numpy.typing import NDArray
 from hcm_scale.base.npy import FINITE, open_array, save_npy
 from hcm_scale.base.threads import run_in_slices
 from hcm_scale.graph.store import Graph
-from hcm_scale.rows.burst import Burst, bursts
-from hcm_scale.rows.chain import Chain, chain_through, chains
-from hcm_scale.rows.flow import Flow, flows
-from hcm_scale.rows.history import History, history
 from hcm_scale.rows.rows import Numbers, Rows, Values, beyond, log_amounts
 
-NUM_KINDS = 4
 FILES = ("row_surprises.npy", "row_links.npy", "bursts.npy")
 _LOW, _COMMON = 0.75, 0.95  # quantiles of a kind's surprises of rows: up to the second it says nothing
 _LEAST = 3.0  # nats, up to which it does so in any case
+_NEARLY = 2.0  # units below what is common, from which on it adds to another kind that says something
 _SAMPLE = 1 << 20  # rows that show the quantiles
+Kinds = Sequence[Any]  # of `score.kinds.kind.Kind`, in a room above
+Made = TypeVar("Made")
+
+
+def combined(beyond: Values) -> Values:
+    """Surprise of rows by what every kind says beyond what is common, (m, kinds); 0 where none says more than that.
+
+    >>> combined(np.array([[4.0, -3.0], [4.0, 4.0], [-1.0, -1.0]])).round(1).tolist()
+    [4.0, 6.5, 0.0]
+    """
+    most = beyond.max(axis=1)
+    together = np.sqrt((np.maximum(beyond + _NEARLY, 0.0) ** 2).sum(axis=1)) - _NEARLY
+    return np.where(most > 0.0, np.maximum(most, together), 0.0)
 
 
 @dataclass(frozen=True, eq=False)
 class MadeEvidence:
-    """The four kinds over the rows of one table, each made when it is first asked for.
+    """What the kinds make of the rows of one table, each when it is first asked for.
 
-    `before` are rows of the same accounts in an earlier table, which histories know; `cuts` are those of its history.
+    `before` are rows of the same accounts in an earlier table, which histories know; `given` is what that was measured
+    by.
     """
 
     rows: Rows
     before: Rows | None = None
-    cuts: Values | None = None
+    given: Mapping[str, Values] = field(default_factory=dict)
+    _made: dict[Any, Any] = field(default_factory=dict, init=False)
 
-    @cached_property
-    def history(self) -> History:
-        return history(self.rows, self.before, self.cuts)
+    def once(self, make: "Callable[[MadeEvidence], Made]") -> Made:
+        """What `make` returns of this."""
+        if make not in self._made:
+            self._made[make] = make(self)
+        return self._made[make]
 
-    @cached_property
-    def burst(self) -> Burst:
-        return bursts(self.rows, self.history.is_regular)
+    def surprises(self, kinds: Kinds) -> NDArray[np.float32]:
+        """Nats of every row by every kind, (m, kinds)."""
+        return np.stack([kind.of_rows(self) for kind in kinds], axis=1).astype(np.float32)
 
-    @cached_property
-    def flow(self) -> Flow:
-        return flows(self.rows)
-
-    @cached_property
-    def chain(self) -> Chain:
-        return chains(self.rows)
-
-    def save(self, folder: Path) -> None:
-        of_rows = [self.history.surprises, self.burst.of_rows, self.flow.of_rows, self.chain.of_rows]
-        links = [self.flow.came_by, self.chain.before, self.chain.after]
-        arrays = np.stack(of_rows, axis=1), np.stack(links, axis=1), self.burst.ends
-        for name, array, dtype in zip(FILES, arrays, (np.float32, np.int32, np.int32), strict=True):
-            save_npy(folder / name, array.astype(dtype))
-
-
-def chances(surprise: Values) -> Values:
-    """P of rows by their surprise: four times the chance by the kind that says most."""
-    return np.minimum(1.0, NUM_KINDS * np.exp(-_LEAST - surprise))
+    def save(self, folder: Path, kinds: Kinds) -> None:
+        links = [make(self) for kind in kinds for make in kind.row_links.values()]
+        spans = [make(self) for kind in kinds for make in kind.row_spans.values()]
+        arrays = np.stack(links, axis=1).astype(np.int32), np.concatenate(spans, axis=1).astype(np.int32)
+        for name, array in zip(FILES, (self.surprises(kinds), *arrays), strict=True):
+            save_npy(folder / name, array)
 
 
 class OwnRows(NamedTuple):
@@ -90,12 +92,16 @@ class OwnRows(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RowEvidence:
-    """The rows of a graph, and what is kept about them; `steps` says that times count steps, `currencies` are names."""
+    """The rows of a graph, and what is kept about them; `steps` says that times count steps, `currencies` are names.
+
+    `names` are those of the kinds, as their surprises are ordered; `links` (m,) and `spans` (n, 2) have names too.
+    """
 
     rows: Rows
+    names: tuple[str, ...]
     surprises: NDArray[np.float32]
-    links: NDArray[np.int32]
-    bursts: NDArray[np.int32]
+    links: Mapping[str, NDArray[np.int32]]
+    spans: Mapping[str, NDArray[np.int32]]
     amounts: Values  # as they stand in the table
     number: Numbers  # of each row in the table
     steps: bool = False
@@ -105,32 +111,36 @@ class RowEvidence:
     def bars(self) -> tuple[Values, Values]:
         """Up to how many units of its own every kind says nothing of a row, and those units, (kinds,) each."""
         some = self.surprises[:: max(1, len(self.surprises) // _SAMPLE)]
-        low, high = np.quantile(some, [_LOW, _COMMON], axis=0) if len(some) else np.zeros((2, NUM_KINDS))
+        low, high = np.quantile(some, [_LOW, _COMMON], axis=0) if len(some) else np.zeros((2, len(self.names)))
         scale = np.maximum(1.0, (high - low) / np.log((1.0 - _LOW) / (1.0 - _COMMON)))
         return np.maximum(high / scale, _LEAST), scale
 
     @cached_property
-    def _beyond(self) -> tuple[Values, NDArray[np.int8]]:
-        """The most that a kind says of every row beyond what is common, and which kind that is."""
-        (bar, scale), best, kind = self.bars, np.empty(len(self.rows)), np.empty(len(self.rows), np.int8)
+    def _ranked_by(self) -> tuple[Values, NDArray[np.int8]]:
+        """Surprise of every row, and the kind that says most of it, (m,)."""
+        (bar, scale), surprise, kind = self.bars, np.empty(len(self.rows)), np.empty(len(self.rows), np.int8)
 
         def fill(part: slice) -> None:
             beyond = self.surprises[part] / scale - bar
-            best[part], kind[part] = beyond.max(axis=1), beyond.argmax(axis=1)
+            surprise[part], kind[part] = combined(beyond), beyond.argmax(axis=1)
 
-        run_in_slices(len(best), fill)
-        return best, kind
+        run_in_slices(len(kind), fill)
+        return surprise, kind
 
-    @cached_property
+    @property
     def surprise(self) -> Values:
         """What rows are ranked by, (m,), 0 where no kind says more than is common."""
-        return np.maximum(self._beyond[0], 0.0)
+        return self._ranked_by[0]
+
+    def chances(self, surprise: Values) -> Values:
+        """P of rows by their surprise: as many times the chance by the kind that says most as there are kinds."""
+        return np.minimum(1.0, len(self.names) * np.exp(-_LEAST - surprise))
 
     @cached_property
     def strongest(self) -> NDArray[np.int8]:
         """The kind that says most of every row, by its number, (m,); -1 where none says more than is common."""
-        best, kind = self._beyond
-        return np.where(best > 0.0, kind, -1).astype(np.int8)
+        surprise, kind = self._ranked_by
+        return np.where(surprise > 0.0, kind, -1).astype(np.int8)
 
     def of_account(self, account: int) -> tuple[Numbers, Numbers]:
         """The rows that an account pays, and those by which it is paid."""
@@ -153,22 +163,19 @@ class RowEvidence:
         names = [*self.currencies, None]
         return {names[code]: float(self.amounts[rows[codes == code]].sum()) for code in np.unique(codes).tolist()}
 
-    def surprise_by(self, kind: int, rows: Numbers) -> Values:
+    def nats(self, kind: str) -> NDArray[np.float32]:
+        """What one kind says of every row, (m,)."""
+        return self.surprises[:, self.names.index(kind)]
+
+    def surprise_by(self, kind: str, rows: Numbers) -> Values:
         """What one kind says of some rows, in its units; 0 where it says no more than is common."""
-        bar, scale = (values[kind] for values in self.bars)
-        beyond = self.surprises[rows, kind] / scale - bar
+        bar, scale = (values[self.names.index(kind)] for values in self.bars)
+        beyond = self.nats(kind)[rows] / scale - bar
         return np.where(beyond > 0.0, _LEAST + beyond, 0.0)
 
     def other_ends(self, rows: Numbers, account: int) -> Numbers:
         """The other end of each of an account's rows."""
         return np.where(self.rows.payer[rows] == account, self.rows.payee[rows], self.rows.payer[rows])
-
-    def came_by(self, rows: Numbers) -> NDArray[np.int32]:
-        return self.links[rows, 0]
-
-    def chain_through(self, row: int) -> list[int]:
-        """The rows of the best chain through a row, in order."""
-        return chain_through(self.links[:, 1], self.links[:, 2], row)
 
 
 def rows_of(graph: Graph) -> Rows | None:
@@ -202,14 +209,24 @@ def rows_before(graph: Graph, earlier: Graph) -> Rows | None:
     return before.where(beyond(before, today))
 
 
-def open_row_evidence(folder: Path, graph: Graph, remedy: str = "") -> RowEvidence | None:
+def open_row_evidence(folder: Path, graph: Graph, kinds: Kinds) -> RowEvidence | None:
     """What `MadeEvidence.save` wrote about the rows of a graph; None where it has none, FolderError for other files."""
     if (rows := rows_of(graph)) is None or graph.rows is None:
         return None
     size, about = len(rows), graph.info["rows"]
+    links = [name for kind in kinds for name in kind.row_links]
+    spans = [name for kind in kinds for name in kind.row_spans]
     is_row = (lambda block: (block >= -1) & (block < size), f"rows are 0 to {size - 1}, and -1 for none")
-    shapes = (size, NUM_KINDS), (size, 3), (rows.num_accounts, 2)
+    shapes = (size, len(kinds)), (size, len(links)), (rows.num_accounts, 2 * len(spans))
     expected = zip(FILES, (np.float32, np.int32, np.int32), shapes, (FINITE, is_row, is_row), strict=True)
-    kept = (open_array(folder / name, dtype, shape, remedy, rule) for name, dtype, shape, rule in expected)
-    of_table = graph.rows.amount, graph.rows.number, about["steps"], tuple(about["currencies"])
-    return RowEvidence(rows, next(kept), next(kept), next(kept), *of_table)
+    surprises, linked, ends = (
+        open_array(folder / name, dtype, shape, "", rule) for name, dtype, shape, rule in expected
+    )
+    return RowEvidence(
+        rows,
+        tuple(kind.name for kind in kinds),
+        surprises,
+        {name: linked[:, k] for k, name in enumerate(links)},
+        {name: ends[:, 2 * k : 2 * k + 2] for k, name in enumerate(spans)},
+        *(graph.rows.amount, graph.rows.number, about["steps"], tuple(about["currencies"])),
+    )

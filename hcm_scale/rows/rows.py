@@ -1,4 +1,4 @@
-"""Payments in the order of time, and what the four kinds of evidence about them share.
+"""Payments in the order of time, and what the kinds of evidence about them share.
 
 A row has a payer and a payee (accounts by number), a time in seconds, an amount, and a currency by number. `Rows.of`
 sorts by time, rows of equal time staying in their order. Amounts are logarithms from here on: -inf where it is below 0,
@@ -28,6 +28,7 @@ from hcm_scale.base.threads import share_parts
 
 HOUR, DAY = 3_600.0, 86_400.0
 _PARTS_PER_THREAD = 16
+_MOST = 1.08  # what rows that belong together can say, of the most that the rank of a single row can
 _APART = 2_000.0  # of log amounts in two currencies: more than two amounts can be
 Values = NDArray[np.float64]
 Numbers = NDArray[np.int64]
@@ -209,8 +210,8 @@ def surprises(counts: Any, means: Any, shape: float) -> Any:
 
 @kernel(allocates=False)
 def row_share(value: float, num_rows: float, num_all: float) -> float:
-    """What a surprise says of each of the rows that make it: what chance can bring about once in all rows at most."""
-    return max(0.0, min(value, math.log(num_all)) - math.log(num_rows))
+    """What a surprise says of each of the rows that make it: hardly more than chance can bring about in all rows."""
+    return max(0.0, min(value, _MOST * math.log(num_all)) - math.log(num_rows))
 
 
 def largest(rows: Rows, values: Values) -> Values:

@@ -1,5 +1,7 @@
 """Rows that come after those of a run, each judged by itself and only by what was before it.
 
+`arrivals` puts them in order among the rows before them; each kind of evidence judges them by a function of that.
+
 A row is held against the rows of the run, the rows that were judged since (`kept`), and the rows of its own table that
 have an earlier time; of equal times the run comes first, then one table after the other as they came. So a table gives
 the same numbers at once and cut into days. What is usual is that of the run alone, and stays:
@@ -23,7 +25,8 @@ Memory: 200 bytes a row, new, kept, or of the run's end.
 
 import math
 from collections.abc import Mapping
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,6 +40,7 @@ from hcm_scale.rows.chain import DRAWN, MOST_TOLD, PRIOR_ROWS, WINDOWS, best_bef
 from hcm_scale.rows.flow import fits, fitting_share
 from hcm_scale.rows.history import (
     NewHistory,
+    PairHistory,
     compare_with_run,
     find_twice,
     history_of_new,
@@ -46,7 +50,6 @@ from hcm_scale.rows.history import (
 from hcm_scale.rows.rows import Numbers, Rows, Values, beyond, share_accounts, surprise
 
 REACH = LENGTHS[-1]
-KINDS = (0, 1, 3)  # of the four, by number, that a row is judged by before others follow it
 ROW = np.dtype(
     [("payer", "<i4"), ("payee", "<i4"), ("time", "<f8"), ("amount", "<f8"), ("currency", "u1"), ("table", "<i4")]
     + [("chain", "<f8", (len(WINDOWS),))]
@@ -64,21 +67,14 @@ class Burst(NamedTuple):
     is_in: NDArray[np.bool_]
 
 
-class Judged(NamedTuple):
-    """What is said of new rows in their order: surprises by `KINDS`, (m, 3), and what sentences are made of.
+class Chains(NamedTuple):
+    """What the chains of new rows are told from: where these stand in the sequence, and the row before each of it."""
 
-    `sequence` holds the rows that bursts and chains were looked for in, by time; `position` is where a new row stands
-    in it, -1 for nowhere; `before` is the position of the row before in a chain, by window, or -1.
-    """
-
-    surprises: Values
-    history: NewHistory
-    burst: Burst
     sequence: Records
     position: Numbers
-    before: Numbers
+    before: Numbers  # (windows, rows of the sequence), -1 for none
 
-    def chain_to(self, row: int) -> Records:
+    def to(self, row: int) -> Records:
         """The last rows of the best chain that ends in a row, in order."""
         at = int(self.position[row])
         before, steps = self.before[int(self.sequence["chain"][at].argmax())], [at]
@@ -87,40 +83,91 @@ class Judged(NamedTuple):
         return self.sequence[steps[::-1]]
 
 
-def judge(rows: Rows, scale: Mapping[str, Values], kept: Records, new: Records, num_accounts: int) -> Judged:
-    """What the run's `rows`, and rows `kept` since, say of new ones; ends are below `num_accounts`.
+class Judged(NamedTuple):
+    """What a kind says of new rows in their order: surprises, (m,), and what sentences are made of."""
 
-    `scale` is what the run's scores were measured by. Fills the chains of new rows.
+    surprises: Values
+    told: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Arrivals:
+    """New rows among those that they are held against: the run's, and those kept since.
+
+    `sequence` holds the rows that bursts and chains are looked for in, by time; `position` is where a new row stands in
+    it, -1 for nowhere. `scale` is what the run's scores were measured by.
     """
-    end, has_times = rows.time[-1], rows.has_times
-    is_placed = (new["time"] >= end - REACH) & has_times
+
+    rows: Rows
+    scale: Mapping[str, Values]
+    new: Records
+    sequence: Records
+    is_new: NDArray[np.bool_]  # of the sequence
+    position: Numbers
+    num_accounts: int
+
+    @property
+    def is_placed(self) -> NDArray[np.bool_]:
+        return self.position >= 0
+
+    @property
+    def own(self) -> Numbers:
+        """The positions of those that stand in the sequence."""
+        return self.position[self.is_placed]
+
+    @cached_property
+    def placed(self) -> Rows:
+        return _as_rows(self.sequence, self.num_accounts)
+
+    @cached_property
+    def of_pairs(self) -> PairHistory:
+        """The sequence, and then the new rows, beside the run's rows of the same pair."""
+        return compare_with_run(self.rows, _as_rows(np.concatenate([self.sequence, self.new]), self.num_accounts))
+
+
+def arrivals(rows: Rows, scale: Mapping[str, Values], kept: Records, new: Records, num_accounts: int) -> Arrivals:
+    """New rows among the run's `rows` and those `kept` since; ends are below `num_accounts`."""
+    has_times = rows.has_times
+    is_placed = (new["time"] >= rows.time[-1] - REACH) & has_times
     last = not_among(_last_rows(rows) if has_times else np.zeros(0, ROW), new)
     kept = not_among(kept, new)
     earlier = len(last) + len(kept)
     joined = np.concatenate([last, kept, new[is_placed]])
     order = np.lexsort((joined["table"], joined["time"]))
-    sequence, is_new = joined[order], order >= earlier
-    position, placed = np.full(len(new), -1), _as_rows(sequence, num_accounts)
+    is_new, position = order >= earlier, np.full(len(new), -1)
     position[np.flatnonzero(is_placed)[order[is_new] - earlier]] = np.flatnonzero(is_new)
-    of_both = compare_with_run(rows, _as_rows(np.concatenate([sequence, new]), num_accounts))
-    is_first, own = np.arange(len(sequence) + len(new)) < len(sequence), position[is_placed]
-    of_new = of_both.where(~is_first)
-    of_new.is_twice[is_placed] = find_twice(placed)[own]
-    history = history_of_new(rows, _as_rows(new, num_accounts), of_new)
-    surprises = np.zeros((len(new), len(KINDS)))
-    if "history_ranks" in scale:
-        of_sort = surprise_of_sort(history.sort, scale["history_cuts"])
-        surprises[:, 0] = np.maximum(surprise_of(history.of_rows, scale["history_ranks"]), of_sort)
-    before = _extend_chains(rows, placed, is_new, sequence["chain"])
-    is_asked = ~of_both.is_regular[is_first]
-    bursts = _bursts(rows, placed.where(is_asked), is_new[is_asked], scale.get("burst_shapes"))
-    bursts = Burst(*(_spread(values, is_asked) for values in bursts))
-    num_windows = int(np.count_nonzero(_has_window(rows)))
-    bursts = Burst(*(_spread(values[own], is_placed) for values in bursts))
-    surprises[:, 1] = bursts.of_rows
-    surprises[is_placed, 2] = np.maximum(sequence["chain"][own].max(axis=1) - math.log(max(1, num_windows)), 0.0)
-    new["chain"][is_placed] = sequence["chain"][own]
-    return Judged(surprises, history, bursts, sequence, position, before)
+    return Arrivals(rows, scale, new, joined[order], is_new, position, num_accounts)
+
+
+def judge_history(arrived: Arrivals) -> Judged:
+    """Told from a `NewHistory`."""
+    new, scale = arrived.new, arrived.scale
+    of_new = arrived.of_pairs.where(np.arange(len(arrived.sequence) + len(new)) >= len(arrived.sequence))
+    of_new.is_twice[arrived.is_placed] = find_twice(arrived.placed)[arrived.own]
+    history: NewHistory = history_of_new(arrived.rows, _as_rows(new, arrived.num_accounts), of_new)
+    if "history_ranks" not in scale:
+        return Judged(np.zeros(len(new)), history)
+    of_sort = surprise_of_sort(history.sort, scale["history_cuts"])
+    return Judged(np.maximum(surprise_of(history.of_rows, scale["history_ranks"]), of_sort), history)
+
+
+def judge_bursts(arrived: Arrivals) -> Judged:
+    """Told from a `Burst`."""
+    is_asked = ~arrived.of_pairs.is_regular[: len(arrived.sequence)]
+    of_asked = arrived.placed.where(is_asked), arrived.is_new[is_asked]
+    bursts = _bursts(arrived.rows, *of_asked, arrived.scale.get("burst_shapes"))
+    bursts = Burst(*(_spread(_spread(values, is_asked)[arrived.own], arrived.is_placed) for values in bursts))
+    return Judged(bursts.of_rows, bursts)
+
+
+def judge_chains(arrived: Arrivals) -> Judged:
+    """Told from `Chains`; fills the chains of new rows."""
+    sequence, own, is_placed = arrived.sequence, arrived.own, arrived.is_placed
+    before = _extend_chains(arrived.rows, arrived.placed, arrived.is_new, sequence["chain"])
+    num_windows, surprises = int(np.count_nonzero(_has_window(arrived.rows))), np.zeros(len(is_placed))
+    surprises[is_placed] = np.maximum(sequence["chain"][own].max(axis=1) - math.log(max(1, num_windows)), 0.0)
+    arrived.new["chain"][is_placed] = sequence["chain"][own]
+    return Judged(surprises, Chains(sequence, arrived.position, before))
 
 
 def not_among(records: Records, new: Records) -> Records:

@@ -52,6 +52,7 @@ from hcm_scale.run.sources import Trained
 from hcm_scale.run.workspace import Workspace, facts_text, open_stages, read_stages
 from hcm_scale.score import result, table
 from hcm_scale.score.edges import open_hops
+from hcm_scale.score.kinds.all import ROW_KINDS
 from hcm_scale.stages import cases
 from hcm_scale.stages.purify import Purified, open_purified
 
@@ -219,7 +220,7 @@ class FinishedRun:
     def evidence(self) -> Evidence:
         """What explanations are computed from."""
         made = self.purified
-        rows = open_row_evidence(self.stage("scores"), self.graph)
+        rows = open_row_evidence(self.stage("scores"), self.graph, ROW_KINDS)
         return Evidence.of(self.graph, made.graph, self.ranked, *self.hops, made.features, rows)
 
     def explain(self, ids: Sequence[str]) -> list[Explanation]:

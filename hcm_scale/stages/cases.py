@@ -46,7 +46,7 @@ def find(graph: Graph, ranked: Any, rows: RowEvidence | None) -> Cases:
 
 def make(graph: Graph, scores: Path, out: Path, since: Earlier | None) -> Cases:
     """The cases of a scores folder, written into the folder `out`, with the ids that they had in an earlier run."""
-    cases, before = find(graph, RankedFile(scores / FILE), open_row_evidence(scores, graph)), None
+    cases, before = find(graph, RankedFile(scores / FILE), open_row_evidence(scores, graph, ROW_KINDS)), None
     if since is not None:
         before = read_known(since.folder)
         cases = with_lasting_ids(graph, cases, before, since.name)

@@ -53,7 +53,7 @@ _TOP = 10
 NUM_EXPLAINED = 10  # nodes, first of the ranking; `explain` and `serve` explain all others
 _HEAD = 5  # of each kind of evidence
 _MOST_CASES = 30  # of a report
-_FEW_EDGES = 1 << 20  # about 2 s beside a run of 30
+_FEW_EDGES = 50_000  # half a second beside a run of 8
 
 log = logging.getLogger(__name__)
 
@@ -116,6 +116,8 @@ def cases_of_report(evidence: Evidence, folder: Path) -> dict[str, Any] | None:
     """What a page shows of the first cases; None where no node stands out."""
     cases = open_cases(folder, evidence.graph)
     count = min(len(cases), max(_TOP, min(_MOST_CASES, cases.num_flagged)))
+    if count:
+        evidence.fetch(np.concatenate([cases[at].members for at in range(count)]))
     shown = [drawn(evidence, cases, at) for at in range(count)]
     counts: dict[str, Any] = {"num": len(cases), "num_flagged": cases.num_flagged, "changes": None}
     if cases.changes is not None:

@@ -50,7 +50,7 @@ from hcm_scale.score.edge_index import EdgeIndex, edge_index
 from hcm_scale.score.edges import MEAN_FILE, VAR_FILE, EdgeHops, Hop, save_hops
 from hcm_scale.score.evidence import FEW, type_groups
 from hcm_scale.score.kinds import hop
-from hcm_scale.score.kinds.all import KINDS
+from hcm_scale.score.kinds.all import KINDS, ROW_KINDS
 from hcm_scale.score.kinds.attributes import CHUNK_ROWS as RESIDUAL_ROWS
 from hcm_scale.score.kinds.inputs import KindInputs, NodeHops
 from hcm_scale.score.kinds.kind import Kind, Values
@@ -309,7 +309,7 @@ def _write(
     tasks: list[Callable[[], Any]] = [write_files, measure, stable]
     _, numbers, stability = run_concurrently(tasks)
     if inputs.rows is not None:
-        inputs.rows.save(out)
+        inputs.rows.save(out, ROW_KINDS)
     names = table.FILE, MEAN_FILE, VAR_FILE, SCALE_FILE, *(ROW_FILES if inputs.rows is not None else ())
     hashes = dict(zip(names, hash_files([out / name for name in names]), strict=True))
     body = {"num_samples": num_samples, "rank_by": options.rank_by, "metrics": numbers, "stability": stability}

@@ -7,6 +7,8 @@ import pytest
 from hcm_scale.ingest.policy import Columns
 from hcm_scale.ingest.tables import read_tables
 from hcm_scale.rows.evidence import MadeEvidence, open_row_evidence, rows_before, rows_of
+from hcm_scale.score.kinds.all import ROW_KINDS
+from hcm_scale.score.kinds.history import HISTORY
 
 ENDS = Columns(source="payer", target="payee")
 
@@ -22,10 +24,7 @@ def events(count, seed=0):
 def test_rows_without_a_time__are_in_no_burst_chain_or_flow(tmp_path):
     """Amounts that fit each other in the order of the table are no chain."""
     made = MadeEvidence(rows_of(read_tables(tmp_path / "g", pa.table(events(400)), columns=ENDS)))
-    for kind in (made.burst, made.flow, made.chain):
-        assert not kind.of_rows.any()
-        assert not kind.of_accounts.any()
-    assert made.history.of_rows.any()
+    assert [kind.of_rows(made).any() for kind in ROW_KINDS] == [kind is HISTORY for kind in ROW_KINDS]
 
 
 def test_rows_before__have_the_currencies_of_this_table_by_name(tmp_path):
@@ -66,8 +65,8 @@ def test_own_rows__are_the_strangest_of_an_account_with_its_sums_by_currency(tmp
         pa.table({name: pa.array(values, from_pandas=True) for name, values in data.items()}),
         columns=ENDS,
     )
-    MadeEvidence(rows_of(graph)).save(tmp_path)
-    evidence = open_row_evidence(tmp_path, graph)
+    MadeEvidence(rows_of(graph)).save(tmp_path, ROW_KINDS)
+    evidence = open_row_evidence(tmp_path, graph, ROW_KINDS)
     for account, name in enumerate(graph.ids.to_pylist()):
         own = evidence.own_rows(account, most=5)
         payer, payee = ((data[end] == name)[evidence.number] for end in ("payer", "payee"))

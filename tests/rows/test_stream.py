@@ -9,7 +9,7 @@ from hcm_scale.rows.chain import WINDOWS, chains
 from hcm_scale.rows.flow import MOST_ROWS, fitting_share
 from hcm_scale.rows.history import history, rank_table, surprise_of
 from hcm_scale.rows.rows import DAY, HOUR, Rows, row_share, surprise
-from hcm_scale.rows.stream import REACH, ROW, judge
+from hcm_scale.rows.stream import REACH, ROW, arrivals, judge_bursts, judge_chains, judge_history
 from tests.rows.conftest import random_rows
 from tests.rows.test_burst import slow_usual
 from tests.rows.test_history import slow_is_habit, slow_marks, slow_pair
@@ -31,6 +31,18 @@ def as_records(rows, table=0):
     return records
 
 
+class Judged:
+    """What the three say of new rows."""
+
+    def __init__(self, *given):
+        arrived = arrivals(*given)
+        each = [judge(arrived) for judge in (judge_history, judge_bursts, judge_chains)]
+        self.surprises, (self.history, self.burst, self.chains) = (
+            np.stack([judged.surprises for judged in each], axis=1),
+            [judged.told for judged in each],
+        )
+
+
 def later(rows, shape, seed=7):
     """Rows of the same accounts and two more, from ten days before the end on, shuffled, some of them far too late."""
     rng = np.random.default_rng(seed)
@@ -49,7 +61,7 @@ def case(request):
     with np.errstate(invalid="ignore"):
         rows = random_rows(request.param, 3)
         new = later(rows, request.param)
-    return rows, scale_of(rows), new, judge(rows, scale_of(rows), np.zeros(0, ROW), new, rows.num_accounts + 2)
+    return rows, scale_of(rows), new, Judged(rows, scale_of(rows), np.zeros(0, ROW), new, rows.num_accounts + 2)
 
 
 def in_order(rows, new):
@@ -121,11 +133,11 @@ def test_rows__that_the_run_or_a_table_before_holds_meet_no_copy_of_theirs():
     last = as_records(rows.where(rows.time > rows.time[-1] - REACH))
     nothing, kept = np.zeros(0, ROW), later(rows, "plain")
     kept = kept[np.isfinite(kept["time"]) & (kept["time"] >= rows.time[-1] - REACH)]
-    again = judge(rows, scale_of(rows), nothing, last.copy(), rows.num_accounts)
+    again = Judged(rows, scale_of(rows), nothing, last.copy(), rows.num_accounts)
     expected = (history(rows).sort == 1)[rows.time > rows.time[-1] - REACH]
     assert not (again.history.sort == 1)[~expected].any()
     alone, grown = (
-        judge(rows, scale_of(rows), before, kept.copy(), rows.num_accounts + 2) for before in (nothing, kept)
+        Judged(rows, scale_of(rows), before, kept.copy(), rows.num_accounts + 2) for before in (nothing, kept)
     )
     np.testing.assert_array_equal(grown.surprises, alone.surprises)
 
@@ -209,12 +221,12 @@ def test_judge__in_days_or_at_once_is_the_same(life, days):
     is_run = rows.time < 120 * DAY
     run, new = rows.where(is_run), as_records(rows.where(~is_run))
     new["payee"][::50] = rows.num_accounts  # one that the run does not have
-    scale, whole = scale_of(run), judge(run, scale_of(run), np.zeros(0, ROW), new, rows.num_accounts + 1)
+    scale, whole = scale_of(run), Judged(run, scale_of(run), np.zeros(0, ROW), new, rows.num_accounts + 1)
     kept, blocks = np.zeros(0, ROW), []
     for table, first in enumerate(np.arange(120, 181, days)):
         some = new[(new["time"] >= first * DAY) & (new["time"] < (first + days) * DAY)].copy()
         some["table"] = table
-        blocks.append(judge(run, scale, kept, some, rows.num_accounts + 1).surprises)
+        blocks.append(Judged(run, scale, kept, some, rows.num_accounts + 1).surprises)
         kept = np.concatenate([kept, some])
         kept = kept[kept["time"] >= kept["time"].max(initial=0.0) - REACH]
     np.testing.assert_array_equal(np.concatenate(blocks), whole.surprises)
@@ -235,7 +247,7 @@ def judged_with(month, *columns):
     payer, payee, time, amount = np.broadcast_arrays(*columns)
     planted = Rows.of(run.num_accounts, payer, payee, time, amount)
     new = np.concatenate([as_records(rest), as_records(planted)])
-    return judge(run, scale, np.zeros(0, ROW), new, run.num_accounts), len(rest)
+    return Judged(run, scale, np.zeros(0, ROW), new, run.num_accounts), len(rest)
 
 
 def test_judge__an_odd_amount_leads(life, month):
@@ -259,9 +271,9 @@ def test_judge__a_chain_that_began_in_the_run_goes_on_and_leads(life, month):
     chain = Rows.of(run.num_accounts, who[:-1], who[1:], time, 700 * 0.97 ** np.arange(5))
     run, _ = run.joined(chain.where(time < 150 * DAY))
     new = np.concatenate([as_records(chain.where(time >= 150 * DAY)), as_records(rest)])
-    judged = judge(run, scale_of(run), np.zeros(0, ROW), new, run.num_accounts)
+    judged = Judged(run, scale_of(run), np.zeros(0, ROW), new, run.num_accounts)
     assert set(np.argsort(-judged.surprises[:, 2])[:2]) == {0, 1}
-    assert judged.chain_to(1)["payer"].tolist() == who[:-1].tolist()
+    assert judged.chains.to(1)["payer"].tolist() == who[:-1].tolist()
     assert judged.surprises[1, 2] == pytest.approx(
         chains(run.joined(chain.where(time >= 150 * DAY))[0]).of_rows.max(), rel=0.2
     )
@@ -272,24 +284,24 @@ def test_judge__of_one_account_in_all_rows_ends():
     rows = Rows.of(3, *rng.integers(0, 2, (2, 200_000)), rng.random(200_000) * 100 * DAY, np.full(200_000, 5.0))
     new = as_records(rows)
     new["time"] += 100 * DAY
-    judged = judge(rows, {"burst_shapes": np.ones((2, 6))}, np.zeros(0, ROW), new, 3)
+    judged = Judged(rows, {"burst_shapes": np.ones((2, 6))}, np.zeros(0, ROW), new, 3)
     assert np.isfinite(judged.surprises).all()
 
 
 def test_chain_to__of_very_many_rows_are_the_last_of_them():
     many = np.arange(500)
     rows = Rows.of(501, many, many + 1, 100 * DAY + many, np.full(500, 5.0))
-    judged = judge(random_rows("plain", 0), {}, np.zeros(0, ROW), as_records(rows), 501)
-    assert judged.chain_to(499)["payer"].tolist() == list(range(436, 500))
-    assert judged.chain_to(9)["payer"].tolist() == list(range(10))
+    judged = Judged(random_rows("plain", 0), {}, np.zeros(0, ROW), as_records(rows), 501)
+    assert judged.chains.to(499)["payer"].tolist() == list(range(436, 500))
+    assert judged.chains.to(9)["payer"].tolist() == list(range(10))
 
 
 def test_judge__without_rows_or_times():
     rows = random_rows("plain", 0)
-    empty = judge(rows, scale_of(rows), np.zeros(0, ROW), np.zeros(0, ROW), 12)
+    empty = Judged(rows, scale_of(rows), np.zeros(0, ROW), np.zeros(0, ROW), 12)
     assert empty.surprises.shape == (0, 3)
     timeless = Rows.of(12, rows.payer, rows.payee, np.zeros(len(rows)), np.exp(rows.amount))
-    judged = judge(
+    judged = Judged(
         timeless,
         {k: v for k, v in scale_of(rows).items() if k != "burst_shapes"},
         np.zeros(0, ROW),

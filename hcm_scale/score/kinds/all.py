@@ -12,7 +12,7 @@ from hcm_scale.score.kinds.hop import HOP
 from hcm_scale.score.kinds.passed_on import PASSED_ON
 
 _OF_GRAPHS = HOP, CLOSURE, CONTEXT, CONTEXT_CLOSURE, ATTRIBUTES, COHESION
-ROW_KINDS = HISTORY, BURST, PASSED_ON, CHAIN  # of rows of the edge table, in the order of `rows.evidence`
+ROW_KINDS = HISTORY, BURST, PASSED_ON, CHAIN  # of rows of the edge table, as runs keep them
 GRAPH_KINDS = {kind.name: kind for kind in _OF_GRAPHS}
 KINDS = GRAPH_KINDS | {kind.name: kind for kind in ROW_KINDS}
 ROW_TITLES = {kind.name: kind.row_title for kind in ROW_KINDS} | {"pair": "ends belong together least"}

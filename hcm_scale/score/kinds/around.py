@@ -5,6 +5,7 @@ The length of an edge is its predicted hop (`hops_of_edges`) or the distance of 
 over a million edges, is not asked for them: that costs a pass or two over its neighbours.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
@@ -68,26 +69,32 @@ class Around:
 
     def lengths(self, lengths: Lengths) -> NDArray[np.float64]:
         """Lengths of the edges to its neighbours."""
-        return _lengths_of(self.evidence, self.node, lengths)
+        return lengths(self.evidence, *_edges_of(self.evidence, self.node))
 
     def mean_length(self, name: str, lengths: Lengths) -> dict[str, Any]:
         """Mean length of its edges, the median of that over nodes of like degree and type, how many edges have one."""
 
         def median(nodes: NDArray[np.int64]) -> float:
-            means = [_mean(_lengths_of(self.evidence, int(other), lengths, _MOST_NEIGHBORS)) for other in nodes]
-            return float(np.median([mean for mean in means if mean is not None] or [np.nan]))
+            each = [_edges_of(self.evidence, int(other), _MOST_NEIGHBORS) for other in nodes]
+            owner = np.repeat(np.arange(len(each)), [len(numbers) for _, numbers in each])
+            pairs, numbers = (np.concatenate(some, axis=-1) for some in zip(*each, strict=True))
+            found = lengths(self.evidence, pairs, numbers)
+            has = np.isfinite(found)
+            counts = np.bincount(owner[has], minlength=len(each))
+            means = np.bincount(owner[has], found[has], len(each))[counts > 0] / counts[counts > 0]
+            return float(np.median(means)) if len(means) else math.nan
 
         own = self.lengths(lengths)
         usual = self.evidence.usual(name, self.node, median)
         return {"value": _mean(own), "usual": usual, "count": int(np.isfinite(own).sum())}
 
 
-def _lengths_of(evidence: Evidence, node: int, lengths: Lengths, most: int | None = None) -> NDArray[np.float64]:
-    """Lengths of the edges to a node's neighbours; of evenly spaced ones where they are more than `most`."""
+def _edges_of(evidence: Evidence, node: int, most: int | None = None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The edges to a node's neighbours: both ends and numbers; evenly spaced ones where they are more than `most`."""
     around = neighbors_of(evidence.graph, node)
     step = max(1, len(around) // (most or len(around) or 1))
-    around, numbers = around[::step], evidence.edges.of_node(node, step)
-    return lengths(evidence, np.stack([np.full_like(around, node), around]), numbers)
+    around = around[::step]
+    return np.stack([np.full_like(around, node), around]), evidence.edges.of_node(node, step)
 
 
 def _mean(lengths: NDArray[np.float64]) -> float | None:

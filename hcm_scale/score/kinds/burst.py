@@ -7,17 +7,26 @@ from typing import Any
 
 import numpy as np
 
-from hcm_scale.rows.evidence import RowEvidence
+from hcm_scale.rows.burst import Burst, bursts
+from hcm_scale.rows.evidence import MadeEvidence, RowEvidence
+from hcm_scale.rows.stream import Burst as NewBurst
+from hcm_scale.rows.stream import judge_bursts
 from hcm_scale.score.kinds.around import Around
+from hcm_scale.score.kinds.history import history_of
 from hcm_scale.score.kinds.inputs import KindInputs
 from hcm_scale.score.kinds.kind import ROW_KIND, Column, Reason, Values
 from hcm_scale.score.kinds.row_phrases import evidence_of, length_text, span_texts, time_text
 
 
+def _burst_of(made: MadeEvidence) -> Burst:
+    return bursts(made.rows, made.once(history_of).is_regular)
+
+
 def _numbers(inputs: KindInputs) -> list[Values]:
     assert inputs.rows is not None
-    inputs.scale["burst_shapes"] = inputs.rows.burst.shapes  # by which later rows are judged
-    return [inputs.rows.burst.of_accounts]
+    made = inputs.rows.once(_burst_of)
+    inputs.scale["burst_shapes"] = made.shapes  # by which later rows are judged
+    return [made.of_accounts]
 
 
 def _are_shapes(array: Any) -> bool:
@@ -32,7 +41,7 @@ def has_times(inputs: KindInputs) -> bool:
 def _reason(around: Around) -> dict[str, Any]:
     """How many rows the burst has, with how many partners, when and for how long, and how many are usual."""
     rows, node = evidence_of(around), around.node
-    first, last = (int(row) for row in rows.bursts[node])
+    first, last = (int(row) for row in rows.spans["burst"][node])
     if first < 0 or last < first:
         return {"value": around.number}
     pays = bool(rows.rows.payer[first] == node)
@@ -47,7 +56,7 @@ def _reason(around: Around) -> dict[str, Any]:
 
 
 def _rows_of(rows: RowEvidence, account: int) -> Any:
-    first, last = rows.bursts[account]
+    first, last = rows.spans["burst"][account]
     if first < 0:
         return np.zeros(0, np.int64)
     own = (rows.rows.out if rows.rows.payer[first] == account else rows.rows.into).of(account)
@@ -72,14 +81,19 @@ def _row_sentence(evidence: Any, row: int) -> str:
     rows = kept.rows
     for own, by, whose in ((rows.payee, rows.into, "to its payee"), (rows.payer, rows.out, "by its payer")):
         account = int(own[row])
-        first, last = kept.bursts[account]
+        first, last = kept.spans["burst"][account]
         if 0 <= first <= row <= last and own[first] == account:
             count = np.count_nonzero((by.of(account) >= first) & (by.of(account) <= last))
-            return among_text(int(count), whose, float(rows.time[last] - rows.time[first]), kept.steps)
+            return _among_text(int(count), whose, float(rows.time[last] - rows.time[first]), kept.steps)
     return "it is one of unusually many payments within a short time"
 
 
-def among_text(count: int, whose: str, seconds: float, steps: bool) -> str:
+def _new_row_sentence(new: Any, told: NewBurst, row: int) -> str:
+    whose = "to its payee" if told.is_in[row] else "by its payer"
+    return _among_text(int(told.num_rows[row]), whose, float(told.seconds[row]), new.steps)
+
+
+def _among_text(count: int, whose: str, seconds: float, steps: bool) -> str:
     """What is said of a row that is one of many; `whose` they are."""
     return f"it is one of {count:,} payments {whose} within {length_text(seconds, steps)}"
 
@@ -96,7 +110,11 @@ BURST = ROW_KIND(
     stored={"burst_shapes": _are_shapes},
     reason=_reason,
     sentence=_sentence,
+    of_rows=lambda made: made.once(_burst_of).of_rows,
+    row_spans={"burst": lambda made: made.once(_burst_of).ends},
     row_title="part of a burst",
     row_sentence=_row_sentence,
+    judge=judge_bursts,
+    new_row_sentence=_new_row_sentence,
     rows_of=_rows_of,
 )

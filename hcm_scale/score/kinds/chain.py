@@ -7,26 +7,37 @@ from typing import Any
 
 import numpy as np
 
-from hcm_scale.rows.evidence import RowEvidence
+from hcm_scale.rows.chain import Chain, chain_through, chains
+from hcm_scale.rows.evidence import MadeEvidence, RowEvidence
+from hcm_scale.rows.stream import Chains, judge_chains
 from hcm_scale.score.kinds.around import Around
 from hcm_scale.score.kinds.inputs import KindInputs
 from hcm_scale.score.kinds.kind import ROW_KIND, Column, Reason, Values
 from hcm_scale.score.kinds.passed_on import has_flows
 from hcm_scale.score.kinds.row_phrases import evidence_of, length_text, round_text, row_facts
 
-_NUMBER = 3  # of its column among those of rows
+_NAME = "chain"
+
+
+def _chain_of(made: MadeEvidence) -> Chain:
+    return chains(made.rows)
 
 
 def _numbers(inputs: KindInputs) -> list[Values]:
     assert inputs.rows is not None
-    return [inputs.rows.chain.of_accounts]
+    return [inputs.rows.once(_chain_of).of_accounts]
+
+
+def _through(rows: RowEvidence, row: int) -> list[int]:
+    """The rows of the best chain through a row, in order."""
+    return chain_through(rows.links["before"], rows.links["after"], row)
 
 
 def _reason(around: Around) -> dict[str, Any]:
     """The rows of the most surprising chain that passes it."""
     rows = evidence_of(around)
     own = np.concatenate(rows.of_account(around.node))
-    steps = rows.chain_through(int(own[rows.surprises[own, _NUMBER].argmax()])) if len(own) else []
+    steps = _through(rows, int(own[rows.nats(_NAME)[own].argmax()])) if len(own) else []
     return {
         "value": around.number,
         "count": len(steps),
@@ -38,8 +49,8 @@ def _rows_of(rows: RowEvidence, account: int) -> Any:
     own = np.concatenate(rows.of_account(account))
     if not len(own):
         return own
-    steps = np.array(rows.chain_through(int(own[rows.surprises[own, _NUMBER].argmax()])))
-    return steps[rows.surprise_by(_NUMBER, steps) > 0.0]
+    steps = np.array(_through(rows, int(own[rows.nats(_NAME)[own].argmax()])))
+    return steps[rows.surprise_by(_NAME, steps) > 0.0]
 
 
 def _sentence(_: Any, r: Reason) -> str:
@@ -51,11 +62,15 @@ def _sentence(_: Any, r: Reason) -> str:
 
 
 def _row_sentence(evidence: Any, row: int) -> str:
-    return round_text([row_facts(evidence, step) for step in evidence.rows.chain_through(row)])
+    return round_text([row_facts(evidence, step) for step in _through(evidence.rows, row)])
+
+
+def _new_row_sentence(new: Any, told: Chains, row: int) -> str:
+    return round_text([new.facts(step) for step in told.to(row)])
 
 
 CHAIN = ROW_KIND(
-    name="chain",
+    name=_NAME,
     columns={"chain": Column("surprise of the chain that passes it (nats)", title="Chain")},
     title="chain of payments",
     short="Chain",
@@ -65,7 +80,11 @@ CHAIN = ROW_KIND(
     applies=has_flows,
     reason=_reason,
     sentence=_sentence,
+    of_rows=lambda made: made.once(_chain_of).of_rows,
+    row_links={"before": lambda made: made.once(_chain_of).before, "after": lambda made: made.once(_chain_of).after},
     row_title="part of a chain",
     row_sentence=_row_sentence,
+    judge=judge_chains,
+    new_row_sentence=_new_row_sentence,
     rows_of=_rows_of,
 )

@@ -8,25 +8,30 @@ from typing import Any
 import numpy as np
 
 from hcm_scale.base.text import counted
-from hcm_scale.rows.evidence import RowEvidence
-from hcm_scale.rows.history import NEGATIVE, NUM_CUTS, TWICE, rank_table, sorts_among
+from hcm_scale.rows.evidence import MadeEvidence, RowEvidence
+from hcm_scale.rows.history import NEGATIVE, NUM_CUTS, TWICE, History, NewHistory, history, rank_table, sorts_among
+from hcm_scale.rows.stream import judge_history
 from hcm_scale.score.kinds.around import Around
 from hcm_scale.score.kinds.inputs import KindInputs
 from hcm_scale.score.kinds.kind import ROW_KIND, Column, Reason, Values
 from hcm_scale.score.kinds.row_phrases import evidence_of, times_text
 
-_NUMBER = 0  # of its column among those of rows
-FAR_FROM_PAYEE = "it is far from what its payee usually receives"
-SORTS = {
+_NAME = "history"
+_FAR_FROM_PAYEE = "it is far from what its payee usually receives"
+_SORTS = {
     TWICE: "the same payer paid the same amount to the same payee within a day before",
     NEGATIVE: "its amount is negative, as few are",
 }
 _ODD = 4.0  # nats of a row's rank from which on it counts as odd
 
 
+def history_of(made: MadeEvidence) -> History:
+    return history(made.rows, made.before, made.given.get("history_cuts"))
+
+
 def _numbers(inputs: KindInputs) -> list[Values]:
     assert inputs.rows is not None
-    made = inputs.rows.history
+    made = inputs.rows.once(history_of)
     inputs.measured(lambda: [made.cuts], "history_cuts")
     inputs.scale["history_ranks"] = rank_table(made.of_rows)  # of these rows, whatever odd ones are told by
     return [made.of_accounts]
@@ -54,7 +59,7 @@ def _reason(around: Around) -> dict[str, Any]:
     by_end = dict(zip(("paid", "received"), rows.of_account(around.node), strict=True))
     num_sorts, odd = np.zeros(3, np.int64), {}
     for end, own in by_end.items():
-        is_odd, sort = rows.surprises[own, 0] >= _ODD, sorts_among(rows.rows, own)
+        is_odd, sort = rows.nats(_NAME)[own] >= _ODD, sorts_among(rows.rows, own)
         num_sorts += np.bincount(sort[is_odd], minlength=3)
         odd[end] = own[is_odd & (sort == 0)]
     details: dict[str, Any] = {end: len(its) for end, its in odd.items()}
@@ -87,29 +92,38 @@ def _sentence(_: Any, r: Reason) -> str:
 def _rows_of(rows: RowEvidence, account: int) -> Any:
     """Those that are stranger than chance makes one of as many rows."""
     own = np.concatenate(rows.of_account(account))
-    return own[rows.surprise_by(_NUMBER, own) > 1.0 + np.log(max(1, len(own)))]
+    return own[rows.surprise_by(_NAME, own) > 1.0 + np.log(max(1, len(own)))]
 
 
 def _row_sentence(evidence: Any, row: int) -> str:
     rows, payer = evidence.rows, int(evidence.rows.rows.payer[row])
     own = rows.rows.out.of(payer)
     if sort := int(sorts_among(rows.rows, own)[np.searchsorted(own, row)]):
-        return SORTS[sort]
+        return _SORTS[sort]
     others = rows.amounts[own[(own != row) & np.isfinite(rows.rows.amount[own])]]
     if not len(others):
-        return FAR_FROM_PAYEE
+        return _FAR_FROM_PAYEE
     usual = float(np.median(others))
-    return compared_text(rows.amounts[row] / usual, usual, len(others))
+    return _compared_text(rows.amounts[row] / usual, usual, len(others))
 
 
-def compared_text(ratio: float, usual: float, count: int) -> str:
+def _new_row_sentence(new: Any, told: NewHistory, row: int) -> str:
+    if told.sort[row]:
+        return _SORTS[told.sort[row]]
+    if not told.num_usual[row]:
+        return _FAR_FROM_PAYEE
+    usual = float(np.exp(new.records["amount"][row] - told.over_usual[row]))
+    return _compared_text(new.amounts[row] / usual, usual, int(told.num_usual[row]))
+
+
+def _compared_text(ratio: float, usual: float, count: int) -> str:
     """What is said of a row whose payer usually pays another amount, by so many other rows."""
     what = f"{count:,} other payment{'s' * (count != 1)}"
     return f"it is {times_text(ratio)} what its payer usually pays, {usual:,.2f} by {what}"
 
 
 HISTORY = ROW_KIND(
-    name="history",
+    name=_NAME,
     columns={"history": Column("surprise of its odd amounts (nats)", title="Unlike its own history")},
     title="unlike its own history",
     short="History",
@@ -120,8 +134,11 @@ HISTORY = ROW_KIND(
     stored={"history_cuts": _are_cuts, "history_ranks": _are_ranks},
     reason=_reason,
     sentence=_sentence,
+    of_rows=lambda made: made.once(history_of).surprises,
     row_title="unlike their history",
     row_sentence=_row_sentence,
+    judge=judge_history,
+    new_row_sentence=_new_row_sentence,
     rows_of=_rows_of,
     needs_both_ends=True,
 )

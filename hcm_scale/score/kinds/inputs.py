@@ -87,8 +87,7 @@ class KindInputs:
         """What is said of the rows of the edge table, where the graph keeps any."""
         rows = rows_of(self.graph)
         before = None if self.earlier is None else rows_before(self.graph, self.earlier)
-        cuts = None if self.reference is None else self.reference.get("history_cuts")
-        return None if rows is None else MadeEvidence(rows, before, cuts)
+        return None if rows is None else MadeEvidence(rows, before, self.reference or {})
 
     @cached_property
     def triangles(self) -> Triangles:

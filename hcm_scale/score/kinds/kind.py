@@ -117,7 +117,8 @@ class Kind:
 
     `columns` are those of its numbers, the first is ranked; `numbers` makes an array (n,) for each. Nodes that it says
     nothing about (without neighbours, unless it `ranks_all_nodes`) gain as much as its middle node; nodes without
-    attributes of their own have its median where it `needs_attributes`.
+    attributes of their own have its median where it `needs_attributes`. A kind about rows of the edge table, on the
+    list `ROW_KINDS`, has `of_rows` too, and what a row's sentence needs in `row_links` and `row_spans`.
     """
 
     name: str
@@ -141,8 +142,13 @@ class Kind:
     reason: Callable[[Any], Mapping[str, Any]] = lambda around: {"value": around.number}
     sentence: Callable[[Any, Reason], str] | None = None
     words: str = ""  # said with its number, where there is no such function
-    row_title: str = ""  # of a row of the edge table that stands out by it, where it judges rows too
+    of_rows: Callable[[Any], Values] | None = None  # nats of every row of the edge table, by a `MadeEvidence`
+    row_links: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)  # what is kept of rows, (m,), by name,
+    row_spans: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)  # and of accounts, (n, 2)
+    row_title: str = ""  # of a row that stands out by it
     row_sentence: Callable[[Any, int], str] = lambda evidence, row: ""
+    judge: Callable[[Any], Any] | None = None  # new rows, `Arrivals`, before others follow them
+    new_row_sentence: Callable[[Any, Any, int], str] = lambda new, told, row: ""  # by what `judge` told
     rows_of: Callable[[Any, int], Any] = lambda rows, account: ()  # those that its number of an account is made of
     needs_both_ends: bool = False  # a row of it joins two accounts only where both stand out
     identity: str = ""  # of a plug-in: which code it is

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from hcm_scale.rows.evidence import RowEvidence
+from hcm_scale.rows.evidence import MadeEvidence, RowEvidence
+from hcm_scale.rows.flow import Flow, flows
 from hcm_scale.score.kinds.around import Around
 from hcm_scale.score.kinds.burst import has_times
 from hcm_scale.score.kinds.inputs import KindInputs
@@ -15,9 +16,13 @@ from hcm_scale.score.kinds.kind import ROW_KIND, Column, Reason, Values
 from hcm_scale.score.kinds.row_phrases import amount_text, evidence_of, length_text, row_facts
 
 
+def _flow_of(made: MadeEvidence) -> Flow:
+    return flows(made.rows)
+
+
 def _numbers(inputs: KindInputs) -> list[Values]:
     assert inputs.rows is not None
-    return [inputs.rows.flow.of_accounts]
+    return [inputs.rows.once(_flow_of).of_accounts]
 
 
 def has_flows(inputs: KindInputs) -> bool:
@@ -29,7 +34,7 @@ def _reason(around: Around) -> dict[str, Any]:
     """How many amounts it received and passed on, how long that took at most, and the share that stayed."""
     rows = evidence_of(around)
     out, into = rows.of_account(around.node)
-    came = rows.came_by(out)
+    came = rows.links["came_by"][out]
     left, came = out[came >= 0], came[came >= 0]
     if not len(left):
         return {"value": around.number}
@@ -41,9 +46,9 @@ def _reason(around: Around) -> dict[str, Any]:
 
 
 def _rows_of(rows: RowEvidence, account: int) -> Any:
-    left = rows.rows.out.of(account)
-    left = left[rows.came_by(left) >= 0]
-    return np.concatenate([left, rows.came_by(left)])
+    left, came_by = rows.rows.out.of(account), rows.links["came_by"]
+    left = left[came_by[left] >= 0]
+    return np.concatenate([left, came_by[left]])
 
 
 def _sentence(_: Any, r: Reason) -> str:
@@ -58,7 +63,7 @@ def _sentence(_: Any, r: Reason) -> str:
 
 
 def _row_sentence(evidence: Any, row: int) -> str:
-    rows, came = evidence.rows, int(evidence.rows.links[row, 0])
+    rows, came = evidence.rows, int(evidence.rows.links["came_by"][row])
     if came < 0:
         return "its payee passes what it receives on within hours or days, nearly whole"
     length = length_text(float(rows.rows.time[row] - rows.rows.time[came]), rows.steps)
@@ -77,6 +82,8 @@ PASSED_ON = ROW_KIND(
     applies=has_flows,
     reason=_reason,
     sentence=_sentence,
+    of_rows=lambda made: made.once(_flow_of).of_rows,
+    row_links={"came_by": lambda made: made.once(_flow_of).came_by},
     row_title="passed on",
     row_sentence=_row_sentence,
     rows_of=_rows_of,
