@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -206,7 +207,8 @@ def _moved(old: FinishedRun, new: FinishedRun, before: pa.Table, after: pa.Table
         row["evidence"] = after["evidence"][int(own[one])].as_py() if "evidence" in after.column_names else ""
         pairs = [(int(was[number]), int(now[number])) for was, now in zip(*of_kinds, strict=True)]
         if pairs:
-            most = max(range(len(pairs)), key=lambda k: abs(np.log(pairs[k][0] / pairs[k][1])))
+            way = 1.0 if ranks[0, one] > ranks[1, one] else -1.0  # the kind that moved most, as the node did
+            most = max(range(len(pairs)), key=lambda k: way * math.log(pairs[k][0] / pairs[k][1]))
             row |= {"kind": kinds[most].name, "kind_before": pairs[most][0], "kind_after": pairs[most][1]}
         told.append(row)
     return told

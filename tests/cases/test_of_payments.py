@@ -194,6 +194,8 @@ def check_moved(old: FinishedRun, new: FinishedRun, nodes: dict) -> None:
         assert was["flagged"] == now["flagged"]
         assert (one["before"], one["after"]) == (was["rank"], now["rank"])
         assert (one["kind_before"], one["kind_after"]) == (was[f"{kind}_rank"], now[f"{kind}_rank"])
+        ratios = {k: was[f"{k}_rank"] / now[f"{k}_rank"] for k in new.evidence.kinds}
+        assert ratios[kind] == (max if was["rank"] > now["rank"] else min)(ratios.values())
 
 
 def test_verdict__on_a_case_lasts_and_the_case_is_open_again_when_it_grows(hcm_scale: Command, run, tmp_path):
