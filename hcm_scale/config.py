@@ -112,6 +112,7 @@ class TablesGraph(PolicyGraph):
     include: list[str] | None = None
     exclude: list[str] = names([])
     categorical: list[str] = names([])
+    numbers: list[str] = names([])  # columns of numbers where a text that is none is a gap
     repeated: str = choice("error", tables.POLICIES["repeated"])
     edge_attributes: str = choice("auto", tables.POLICIES["edge_attributes"])  # auto: where there are no others
 
@@ -311,7 +312,14 @@ def options() -> dict[str, Option]:
     return by_key
 
 
-_DATA_NAMES = ("include", "exclude", "categorical", "keys", "fan_out")  # text options that name columns or numbers
+_DATA_NAMES = (
+    "include",
+    "exclude",
+    "categorical",
+    "numbers",
+    "keys",
+    "fan_out",
+)  # text options that name columns or numbers
 
 
 def inert_options(section: type = Config, prefix: str = "") -> Iterator[str]:

@@ -7,8 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.csv as pacsv
 import pytest
 from helpers import ROOT, WARMED, compiled_kernels
+
+from hcm_scale.synthetic.payments import payments
 
 
 @pytest.fixture
@@ -42,6 +45,15 @@ def test_warm__compiles_all_that_a_run_calls_and_says_so(warmed, tmp_path):
     assert said("warm").stdout == f"all {num_kernels} kernels are ready, in {warmed}\n"
     assert re.search(r"kernels +compiled", said("doctor").stdout)
     files = sorted(warmed.iterdir())
-    assert "compiling" not in said("run", f"run_dir={tmp_path / 'run'}").stderr
+    table = tmp_path / "payments.csv"
+    pacsv.write_csv(payments(500)[0], table)
+    run = ["run", str(table), "graph.source_column=payer", "graph.target_column=payee"]
+    runs = (["run", f"run_dir={tmp_path / 'run'}"], [*run, f"run_dir={tmp_path / 'a'}"])
+    later = (
+        [*run, f"run_dir={tmp_path / 'b'}", f"trained={tmp_path / 'a'}"],
+        ["score-edges", str(tmp_path / "a"), str(table), "-o", str(tmp_path / "out.csv")],
+    )
+    for words in (*runs, *later):
+        assert "compiling" not in said(*words).stderr, words
     assert sorted(warmed.iterdir()) == files
     assert not list((tmp_path / "tmp").iterdir())

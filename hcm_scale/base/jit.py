@@ -113,7 +113,7 @@ def _log_compiling() -> None:
     folder = kernel_folder()
     kept = "" if folder and PACKAGE in folder.parents else f"; they are kept in {folder}"
     not_kept = "; they cannot be kept, as no folder can be written: set NUMBA_CACHE_DIR to one that can"
-    log.info("compiling kernels, once: about a minute%s", kept if folder else not_kept)
+    log.info("compiling kernels, once: up to a minute%s", kept if folder else not_kept)
 
 
 def _prefetch(typing_context: Any, array: Any, index: Any) -> Any:

@@ -70,6 +70,15 @@ def bytes_text(count: float) -> str:
     return f"{count / 2**10:.3g} KiB"
 
 
+def counted(count: int, what: str) -> str:
+    """So many of something.
+
+    >>> counted(1, "node"), counted(1200, "node")
+    ('1 node', '1,200 nodes')
+    """
+    return f"{count:,} {what}{'s' * (count != 1)}"
+
+
 def detail_text(detail: Any) -> str:
     """The numbers and words that a stage reports of itself.
 
@@ -83,6 +92,8 @@ def detail_text(detail: Any) -> str:
 
 def _fact(name: str, value: Any) -> str:
     words = name.removeprefix("num_").replace("_", " ")
+    if name == "line":  # says it all
+        return str(value)
     if isinstance(value, bool | str):
         return f"{words} {str(value).lower() if isinstance(value, bool) else value}"
     if name.endswith("_per_second"):

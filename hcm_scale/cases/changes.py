@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from hcm_scale.base import files
-from hcm_scale.base.text import clip
+from hcm_scale.base.text import clip, counted
 from hcm_scale.cases.store import ID_BITS, Cases, id_text
 from hcm_scale.graph.store import Graph
 
@@ -211,7 +211,7 @@ def changes_line(told: Mapping[str, Any]) -> str:
     """
     counts = [(len(told[name]), name) for name in ("new", "grown", "shrunk", "changed", "gone")]
     said = [f"{count:,} {name}" for count, name in [*counts, (told["num_same"], "as before")] if count]
-    return ", ".join(said) or "none"
+    return ", ".join(said) or "none was flagged, and none is"
 
 
 def changes_text(told: Mapping[str, Any], numbers: Mapping[str, int]) -> list[str]:
@@ -224,7 +224,7 @@ def changes_text(told: Mapping[str, Any], numbers: Mapping[str, int]) -> list[st
             parts += [
                 f"{word} {_few(one[key])}" for key, word in (("entered", "with"), ("left", "without")) if one.get(key)
             ]
-            parts += [f"back after {one['back_after']} runs"] if one.get("back_after") else []
+            parts += [f"back after {counted(one['back_after'], 'run')}"] if one.get("back_after") else []
             parts += [
                 f"{key.replace('_', ' ')} {', '.join(one[key])}" for key in ("split_from", "joined_by") if key in one
             ]

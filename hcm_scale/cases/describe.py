@@ -1,9 +1,10 @@
 """A case as a person reads it: who its members are and what each does, its money and dates, and a paragraph on it.
 
-Roles follow from the rows of the case: one who is paid and pays passes on; who is only paid collects, or is paid where
-it is by one alone; who only pays pays in, or out where it pays several. Without rows the nodes that stand out are
-members, and those that a group grew by are contacts. Money inside is the sum of the case's rows; money in and out is
-what members received from others, and paid to others, from the first to the last of these rows.
+Roles follow from the rows of the case: one who is paid and pays passes on; who is only paid, or by three times as many
+as it pays, collects, or is paid where it is by one alone; who only pays pays in, or out where it pays several. Without
+rows the nodes that stand out are members, and those that a group grew by are contacts. Money inside is the sum of the
+case's rows; money in and out is what members received from others, and paid to others, from the first to the last of
+these rows.
 """
 
 import textwrap
@@ -21,7 +22,7 @@ from hcm_scale.report.evidence import Evidence, contains, neighbors_of
 from hcm_scale.report.explain import explain
 from hcm_scale.rows.evidence import RowEvidence
 from hcm_scale.score.kinds.all import ROW_KINDS
-from hcm_scale.score.kinds.row_phrases import amount_text, length_text, row_facts, time_text
+from hcm_scale.score.kinds.row_phrases import amount_text, length_text, row_facts, span_texts
 
 _TITLES = {GROUP: "dense group", ALONE: "by itself"} | {kind.name: kind.title for kind in ROW_KINDS}
 _MOST_REASONS, _MOST_NAMED, _MOST_ROWS, _MOST_SHOWN = 3, 8, 200, 40
@@ -41,7 +42,7 @@ def roles_of(case: Case, rows: RowEvidence | None) -> list[str]:
     by_end, roles = [Counter(ends) for ends in pairs], []
     for number, node in enumerate(members.tolist()):
         num_out, num_in = (count[node] for count in by_end)
-        if num_in and num_out:
+        if num_out and 0 < num_in < 3 * num_out:
             roles.append("passes on")
         elif num_in:
             roles.append("collects" if num_in > 1 else "is paid")
@@ -97,8 +98,7 @@ def describe(evidence: Evidence, cases: Cases, position: int) -> dict[str, Any]:
     }
     if rows is not None and rows.rows.has_times:
         first, last = (float(rows.rows.time[row]) for row in (case.rows.min(), case.rows.max()))
-        when = [time_text(time, rows.steps) for time in (first, last)]
-        told |= {"first": first, "last": last, "steps": rows.steps, "when": when}
+        told |= {"first": first, "last": last, "steps": rows.steps, "when": span_texts([first, last], rows.steps)}
     best = case.core[np.argsort(ranks[: len(case.core)])][:_MOST_REASONS]
     reasons = {_reason(evidence, int(node), case.held_by): int(node) for node in best[::-1]}  # one of equal ones
     told["reasons"] = [(evidence.graph.external_id(node), text) for text, node in reversed(reasons.items())]
@@ -172,7 +172,7 @@ def case_text(told: Mapping[str, Any], expected: float) -> tuple[str, str]:
 
 
 def _rows_text(told: Mapping[str, Any]) -> str:
-    sums = " and ".join(_amount(one["inside"], one["currency"]) for one in told["money"])
+    sums = " and ".join(_amount(one["inside"], one["currency"]) for one in told["money"] if one["inside"])
     text = f"{told['num_rows']:,} payment{'s' * (told['num_rows'] != 1)} between them{f' of {sums}' * bool(sums)}"
     if "first" in told:
         text += f", from {told['when'][0]}"
@@ -216,8 +216,11 @@ def case_page(told: Mapping[str, Any]) -> str:
     lines += _more(len(told["members"]), "members")
     if told["rows"]:
         lines += ["", "rows"]
-    for row in told["rows"][:_MOST_SHOWN]:
-        when = time_text(row["time"], row["steps"]) if "first" in told else ""
+    shown = told["rows"][:_MOST_SHOWN]
+    times = (
+        span_texts([row["time"] for row in shown], bool(told.get("steps"))) if "first" in told else [""] * len(shown)
+    )
+    for row, when in zip(shown, times, strict=True):
         ends = f"{clip(row['payer'], 30)} -> {clip(row['payee'], 30)}"
         lines.append(f"  {when:<26}{amount_text(row):>18}   {ends}")
     return "\n".join(lines + _more(told["num_rows"], "rows"))

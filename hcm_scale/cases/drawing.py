@@ -37,11 +37,11 @@ def draw(told: Mapping[str, Any], links: Sequence[tuple[int, int]]) -> dict[str,
     """The places of members, arrows between them and ticks in time; `links` are pairs of members that are joined."""
     members = told["members"]
     arrows = _arrows(told)
-    busy = {name for pair in arrows for name in pair}
+    busy = {name: number for number, name in enumerate(dict.fromkeys(name for pair in arrows for name in pair))}
     order = sorted(range(len(members)), key=lambda i: (not members[i]["core"], members[i]["id"] not in busy, i))[
         :_DRAWN
     ]
-    shown = sorted(order)
+    shown = sorted(order, key=lambda i: (busy.get(members[i]["id"], len(busy)), i))  # as they come in the rows
     places = _places([members[i]["role"] for i in shown], bool(arrows))
     nodes = [
         {"x": x, "y": y, "label": clip(members[i]["id"], 14), "side": _side(x)}

@@ -2,9 +2,11 @@
 
 An account that stands out holds the rows that its evidence is made of: those of its burst, the amounts that it passed
 on, or its chain, by whichever of these surprises most, and in any case its payments that are unlike its history, where
-both ends stand out. Accounts that hold a row together are one finding. So surprising rows join accounts, not edges: two
-that also pay each other ordinarily are not joined by that, and a shop joins nothing. Rows by which an account would
-bring more than a hundred others hold nothing: the account is a finding by itself.
+both ends stand out. One that collected in a burst also holds the payments by which the sum left it within a week: its
+larger ones, a twentieth of the sum each, where they take half of it. Accounts that hold a row together are one finding.
+So surprising rows join accounts, not edges: two that also pay each other ordinarily are not joined by that, and a shop
+joins nothing. Rows by which an account would bring more than a hundred others hold nothing: the account is a finding by
+itself.
 """
 
 import math
@@ -16,10 +18,13 @@ from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
 from hcm_scale.rows.evidence import RowEvidence
+from hcm_scale.rows.rows import DAY
 from hcm_scale.score.kinds.all import ROW_KINDS
+from hcm_scale.score.kinds.burst import BURST
 
 Nodes = NDArray[np.int64]
 MOST_OTHERS = 100  # accounts that one account brings
+_LEAST_SENT = 0.05  # of the sum of a burst, that a payment takes on
 _RARE = 10.0  # accounts of the table that say as much by chance
 
 
@@ -75,6 +80,21 @@ def _held_by(
             held.append(own[stands_out[rows.other_ends(own, account)]])
         elif number == numbers.max() and number > least:
             own = kind.rows_of(rows, account)
+            own = np.append(own, _sent_on(rows, account, own)) if kind is BURST else own
             ends = np.concatenate([rows.rows.payer[own], rows.rows.payee[own]])
             held.append(own if len(np.unique(ends)) <= MOST_OTHERS else own[:0])
     return np.unique(np.concatenate(held))
+
+
+def _sent_on(rows: RowEvidence, account: int, burst: Nodes) -> Nodes:
+    """The rows by which an account sent on what it received in a burst, by currency."""
+    out, sent = rows.rows.out.of(account), [burst[:0]]
+    came = burst[(rows.rows.payee[burst] == account) & np.isfinite(rows.rows.amount[burst])]
+    for code in np.unique(rows.rows.currency[came]):
+        of_code = came[rows.rows.currency[came] == code]
+        total, end = rows.amounts[of_code].sum(), rows.rows.time[of_code.max()] + 7 * DAY
+        left = out[(out > of_code.min()) & (rows.rows.time[out] <= end) & (rows.rows.currency[out] == code)]
+        left = left[rows.amounts[left] >= _LEAST_SENT * total]
+        left = left[np.cumsum(rows.amounts[left]) <= 1.1 * total]
+        sent += [left] if rows.amounts[left].sum() >= 0.5 * total else []
+    return np.concatenate(sent)

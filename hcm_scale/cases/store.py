@@ -3,7 +3,7 @@
     cases.npy      (k,) of CASE    ids that last, surprises, how many members, core members and rows, what holds it
     members.npy    (sum of members,) int64     nodes by case, the core of each first
     rows.npy       (sum of rows,) int64        rows of the edge table by case
-    known.parquet  ids of cases of this run and of runs before, with the ids of their core, for the next run
+    known.parquet  ids of cases of this run and of runs before, with the ids of their members, for the next run
     manifest.json  how many are flagged, and what has changed since the run before
 
 A case's id is made of the ids of its core when it is first seen, ten letters and digits; a later run that is told of
@@ -27,7 +27,7 @@ from hcm_scale.cases.find import ALONE, GROUP, Case, Nodes
 from hcm_scale.graph.store import Graph
 from hcm_scale.score.kinds.all import ROW_KINDS
 
-KIND, FORMAT = "hcm_scale cases", 1
+KIND, FORMAT = "hcm_scale cases", 2
 CASE = np.dtype(
     [("id", "<u8"), ("surprise", "<f8"), ("members", "<i4"), ("core", "<i4"), ("rows", "<i4"), ("held", "u1")]
 )

@@ -1,15 +1,18 @@
 """Cases as tables, for other programs: one row a member, one a case, one a row of the edge table."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from hcm_scale.base.text import clip, p_text
-from hcm_scale.cases.describe import roles_of, title_of
+from hcm_scale.cases.describe import money_of, roles_of, title_of
 from hcm_scale.cases.store import HELD_BY, Cases, id_text
 from hcm_scale.graph.store import Graph
 from hcm_scale.report.evidence import Evidence
+from hcm_scale.rows.evidence import RowEvidence
 
 _NAMED = 4  # members in a line
 
@@ -18,10 +21,10 @@ def _ids(graph: Graph, nodes: Any) -> pa.Array:
     return pa.array(nodes) if graph.ids is None else graph.ids.take(pa.array(nodes))
 
 
-def case_table(cases: Cases) -> pa.Table:
-    """One row a case, the most surprising first."""
+def case_table(cases: Cases, evidence: Evidence) -> pa.Table:
+    """One row a case, the most surprising first; where rows are kept with its money and the times of its rows."""
     table, number = cases.table, np.arange(len(cases))
-    return pa.table(
+    about = pa.table(
         {
             "case": number + 1,
             "case_id": pa.array([id_text(int(each)) for each in table["id"]], pa.string()),
@@ -33,6 +36,32 @@ def case_table(cases: Cases) -> pa.Table:
             "rows": pa.array(table["rows"]),
         }
     )
+    if evidence.rows is None:
+        return about
+    for name, column in _money(cases, evidence.rows).items():
+        about = about.append_column(name, column)
+    return about
+
+
+def _money(cases: Cases, kept: RowEvidence) -> dict[str, pa.Array]:
+    """Of every case sums inside, in and out, in the currency that most is in, and its first and last time."""
+    told: list[dict[str, Any]] = []
+    for case in cases:
+        sums = money_of(kept, case) if len(case.rows) else []
+        one: dict[str, Any] = max(sums, key=lambda amounts: amounts["inside"], default={})
+        told.append(
+            {f"money_{name}": one.get(key) for name, key in (("inside", "inside"), ("in", "into"), ("out", "out"))}
+        )
+        times = kept.rows.time[case.rows[[case.rows.argmin(), case.rows.argmax()]]] if len(case.rows) else (None, None)
+        told[-1] |= {"currency": one.get("currency"), "first": times[0], "last": times[1]}
+    kinds = dict.fromkeys(("money_inside", "money_in", "money_out"), pa.float64()) | {"currency": pa.string()}
+    out = {name: pa.array([one[name] for one in told], kind) for name, kind in kinds.items()}
+    for name in ("first", "last") if kept.rows.has_times else ():
+        times = pa.array([one[name] for one in told], pa.float64())
+        out[name] = (
+            times if kept.steps else pc.cast(pc.round(pc.multiply(times, 1e3)), pa.int64()).cast(pa.timestamp("ms"))
+        )
+    return out
 
 
 def member_table(evidence: Evidence, cases: Cases, top: int | None = None, flagged: bool = False) -> pa.Table:
@@ -42,8 +71,8 @@ def member_table(evidence: Evidence, cases: Cases, top: int | None = None, flagg
     nodes, graph = cases.members[: len(number)], evidence.graph
     roles = [role for at in range(count) for role in roles_of(cases[at], evidence.rows)]
     ranks = evidence.row_of_node[nodes]
-    about = case_table(cases).select(["case", "case_id", "case_p", "flagged", "held_by"]).take(pa.array(number))
-    about = about.rename_columns(["case", "case_id", "case_p", "case_flagged", "held_by"])
+    about = case_table(cases, evidence).drop_columns(["members", "stand_out", "rows"]).take(pa.array(number))
+    about = about.rename_columns(["case_flagged" if name == "flagged" else name for name in about.column_names])
     is_core = np.arange(len(nodes)) - cases.member_ends[number] < cases.table["core"][number]
     columns = {"id": _ids(graph, nodes), "role": pa.array(roles, pa.string()), "stands_out": is_core}
     columns["rank"] = ranks + 1
@@ -79,14 +108,15 @@ def row_table(evidence: Evidence, cases: Cases, top: int | None = None, flagged:
     return pa.table(columns)
 
 
-def case_lines(graph: Graph, cases: Cases, count: int) -> list[str]:
-    """The first cases, a line each below a heading."""
+def case_lines(graph: Graph, cases: Cases, count: int, said: Mapping[int, str] | None = None) -> list[str]:
+    """The first cases, a line each below a heading, with what was said of them."""
     lines = [f"case  {'id':<12}{'p':>10}   {'members':>7}   held together by"]
     for at in range(min(count, len(cases))):
         case = cases[at]
         names = ", ".join(_name(graph, node) for node in case.core[:_NAMED].tolist())
         more = f" and {len(case.core) - _NAMED:,} more" if len(case.core) > _NAMED else ""
         flag = "  flagged" if at < cases.num_flagged else ""
+        flag += f"  {said[at]}" if said and at in said else ""
         size = len(case.core) + len(case.others)
         numbers = f"{at + 1:>4}  {cases.id_of(at):<12}{p_text(case.p):>10}   {size:>7,}"
         lines.append(f"{numbers}   {title_of(case)}: {names}{more}{flag}")

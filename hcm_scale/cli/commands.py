@@ -350,14 +350,14 @@ def show_case(arguments: list[str]) -> str:
 
     N is the number of a case or its id. `--verdict bad` keeps a verdict on it, which is one on the nodes of its core
     that counts as one when the list is taught; a case that has more of them in a later run is open again. With
-    `--from` it is told which cases these nodes are part of. If there is none, it is the most surprising set of nodes
-    around them, grown node by node as long as its surprise rises, and why each was taken; nothing where nothing
-    holds.
+    `--from` it is told which cases these nodes are part of, given by their ids or by a file with an id a line, or a
+    .csv with ids in its first column. Around those in none of several nodes it is the most surprising set, grown node
+    by node as long as its surprise rises, and why each was taken; nothing where nothing holds.
     """
     parser = Parser("case", show_case.__doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a finished run, such as runs/default")
     parser.add_argument("case", nargs="?", metavar="N", help="the number of a case, or its id")
-    parser.add_argument("--from", nargs="+", dest="clue", metavar="ID", help="nodes to begin with")
+    parser.add_argument("--from", nargs="+", dest="clue", metavar="ID", help="nodes to begin with, or a file of ids")
     parser.add_argument(
         "--verdict", choices=("bad", "good", "unsure", "none"), help="say so of case N; none: take back"
     )
@@ -535,7 +535,7 @@ def score_edges(arguments: list[str]) -> str:
     num_rows, num_kept = write_scored(edges, out)
     kept = f" ({num_kept:,} of them written before)" if num_kept else ""
     stored = f"embeddings of the run: {edges.folder}, {files.size_of(edges.folder) / 1e6:,.1f} MB"
-    return f"{num_rows:,} rows{kept} in {out}, in the order of the table\n{stored}"
+    return f"{num_rows:,} row{'s' * (num_rows != 1)}{kept} in {out}, in the order of the table\n{stored}"
 
 
 def serve_page(arguments: list[str]) -> str:

@@ -19,14 +19,14 @@ import pyarrow.compute as pc
 
 from hcm_scale.base import files
 from hcm_scale.base.sheets import table_writer
-from hcm_scale.base.text import clip
+from hcm_scale.base.text import clip, counted
 from hcm_scale.edges.payments import StrangeRows
+from hcm_scale.edges.rows import EdgeRows
 from hcm_scale.edges.strange import by_rank, joined_rows
-from hcm_scale.ingest import readers
-from hcm_scale.ingest.policy import InputError, shown_names
+from hcm_scale.ingest.policy import InputError
 from hcm_scale.report.wording import reasons_of
 from hcm_scale.review import teach, verdicts
-from hcm_scale.run.finished import FinishedRun
+from hcm_scale.run.finished import FinishedRun, recoded_text
 from hcm_scale.score.edge_index import edge_index
 from hcm_scale.score.table import plain_schema
 
@@ -69,9 +69,8 @@ def export_table(
     if since is not None:
         count, rows = len(rows), _not_flagged_in(since, rows)
         hint = f", new since {since.folder}, of {count:,}"
-        if recoded := readers.recoded_columns(run.graph, since.graph):
-            which = f"{shown_names(recoded)} became attributes in another way there"
-            hint += f"; {which}, which by itself changes scores: trained= keeps it"
+        if text := recoded_text(run.graph, since.graph):
+            hint += f"; {text}"
     rows = rows.slice(0, top)
     rank = rows["taught_rank" if by_lesson else "rank"]
     read = rows if flagged or top else rows.filter(pc.or_(rows["flagged"], pc.less_equal(rank, _NUM_REASONS)))
@@ -79,7 +78,7 @@ def export_table(
     reasons = reasons_of(run.evidence, nodes.to_pylist())
     note = _write(rows, out, nodes, pa.array(reasons, pa.string()), raw=raw)
     more = f", {len(reasons):,} with a reason in words" if len(reasons) < len(rows) else ""
-    return f"{len(rows):,} {'flagged ' if flagged else ''}nodes in {out}{more}{hint}{note}"
+    return f"{counted(len(rows), 'flagged node' if flagged else 'node')} in {out}{more}{hint}{note}"
 
 
 def _of_type(ranked: pa.Table, node_type: str) -> pa.Table:
@@ -134,16 +133,19 @@ def export_edges(
     if run.strange_rows is not None and not pairs:
         return _export_rows(run, run.strange_rows, out, (top, flagged), raw, trusts_queries)
     chosen = edges.first(top, flagged)
-    which, nodes = f"{len(chosen):,} {'flagged ' if flagged else ''}edges", edges.nodes_of(chosen) if is_some else None
+    which, nodes = (
+        counted(len(chosen), "flagged edge" if flagged else "edge"),
+        edges.nodes_of(chosen) if is_some else None,
+    )
     source = nullcontext() if pairs else run.edge_rows(nodes, trusts_queries=trusts_queries)
     with source as rows:
         if rows is None:
             _, note = _write_tables(edges.tables(chosen), out, raw)
             return f"{which} in {out}, the strangest first{note}"
         joined = joined_rows(rows, edges, chosen, is_some)
-        num_rows, note = _write_tables(iter([by_rank(joined)]) if is_some else joined, out, raw)
+        num_rows, note = _write_tables(_as_written(rows, iter([by_rank(joined)]) if is_some else joined, out), out, raw)
     order = "the strangest first" if is_some else "in the order of the table"
-    return f"{num_rows:,} rows of {which} in {out}, {order}{note}"
+    return f"{counted(num_rows, 'row')} of {which} in {out}, {order}{note}"
 
 
 def _export_rows(
@@ -151,13 +153,18 @@ def _export_rows(
 ) -> str:
     """Writes rows that are judged by themselves, with the columns of the user's table where it is there."""
     chosen, is_some = ranked.first(*asked), asked != (None, False)
-    which = f"{len(chosen):,} {'flagged ' * asked[1]}rows in {out}"
+    which = f"{counted(len(chosen), 'flagged row' if asked[1] else 'row')} in {out}"
     with run.edge_rows(np.zeros(0, np.int64), trusts_queries=trusts_queries) as table:
         if table is None:
             return f"{which}, the strangest first{_write_tables(ranked.tables(chosen), out, raw)[1]}"
         joined = ranked.joined(table, chosen, is_some)
-        _, note = _write_tables(iter([by_rank(joined)]) if is_some else joined, out, raw)
+        _, note = _write_tables(_as_written(table, iter([by_rank(joined)]) if is_some else joined, out), out, raw)
     return f"{which}, {'the strangest first' if is_some else 'in the order of the table'}{note}"
+
+
+def _as_written(rows: EdgeRows, tables: Iterator[pa.Table], out: Path) -> Iterator[pa.Table]:
+    """Rows of the user's table as a file holds them: a workbook numbers and dates, others what stands there."""
+    return map(rows.with_values, tables) if out.suffix == ".xlsx" else tables
 
 
 def _write_tables(tables: Iterator[pa.Table], out: Path, raw: bool) -> tuple[int, str]:
@@ -181,7 +188,8 @@ def export_graph(run: FinishedRun, out: Path, top: int | None) -> str:
     with files.replacing_file(out) as fresh:
         (nx.write_graphml if out.suffix == ".graphml" else nx.write_gexf)(graph_of_first, fresh)
     note = f"; {count:,} labels hold characters that XML cannot, written as \\x01" if count else ""
-    return f"{len(graph_of_first):,} nodes and {graph_of_first.number_of_edges():,} edges in {out}{note}"
+    sizes = counted(len(graph_of_first), "node"), counted(graph_of_first.number_of_edges(), "edge")
+    return f"{' and '.join(sizes)} in {out}{note}"
 
 
 def escape_texts(data: dict[str, Any]) -> bool:
@@ -226,7 +234,7 @@ def export_verdicts(run: FinishedRun, out: Path) -> str:
     words = pa.array(verdicts.NAMES).take(pa.array(given.codes))
     rows = given.table.select(["id", "time", "by"]).add_column(1, "verdict", words)
     _write_tables(iter([rows]), out, raw=False)
-    return "\n".join([*given.notes, f"{len(rows):,} verdicts in {out}"])
+    return "\n".join([*given.notes, f"{counted(len(rows), 'verdict')} in {out}"])
 
 
 def review_nodes(run: FinishedRun, count: int, out: Path | None) -> str:
@@ -242,7 +250,7 @@ def review_nodes(run: FinishedRun, count: int, out: Path | None) -> str:
             nodes = nodes.append_column(verdicts.OF, [[verdicts.numbered(run.graph)] * len(nodes)])
         _write_tables(iter([nodes]), out, raw=False)
         fill = "write bad, good or unsure into its column verdict, leave the others empty"
-        return f"{len(nodes):,} nodes in {out}; {fill}, then: hcm-scale teach {run_dir} {out}"
+        return f"{counted(len(nodes), 'node')} in {out}; {fill}, then: hcm-scale teach {run_dir} {out}"
     lines = []
     for name, _, rank, why, chance, reason in zip(*(column.to_pylist() for column in nodes.columns), strict=True):
         how_likely = "" if chance == 1.0 else f", by a chance of {chance:.2g}"

@@ -183,6 +183,7 @@ WORDS = {
     "graph.include": "columns of the node table to use as attributes; null: all that are left",
     "graph.exclude": "columns to leave out",
     "graph.categorical": "columns whose values are names though they look like numbers or free text",
+    "graph.numbers": "columns of numbers where any other text is a gap, such as k.A. or ca. 5",
     "graph.repeated": "a node that the node table has twice: refuse, or take the first row",
     "graph.edge_attributes": "columns of the edge table as attributes of both ends; auto: where there are no others",
     "graph.edges": "the query of the edges",

@@ -85,7 +85,8 @@ def _dispatch(words: list[str]) -> None:
     elif command in help.COMMANDS:
         for word in rest:
             remote.refuse_secrets(command, word)
-        _show(help.COMMANDS[command](rest))
+        with _telling_of_kernels():
+            _show(help.COMMANDS[command](rest))
     elif command in help.STAGES and {"-h", "--help"} & {*rest}:
         _show(help.page_of(command))
     elif command == "demo":
@@ -218,6 +219,19 @@ def _work(request: "Request", config: Config, is_sweep: bool = False) -> None:
             _show(FinishedRun(config.run_dir).line() if is_sweep and text else text)
             if failed := FinishedRun(config.run_dir).failed_checks(config.fail_on):
                 raise errors.LoggedError(f"fail_on={', '.join(failed)}", status=3)
+
+
+@contextlib.contextmanager
+def _telling_of_kernels() -> Iterator[None]:
+    """Shows on stderr that kernels are compiled, which commands that keep no log would wait for in silence."""
+    compiler, handler = logging.getLogger("hcm_scale.base.jit"), logging.StreamHandler()
+    compiler.addHandler(handler)
+    compiler.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        compiler.removeHandler(handler)
+        compiler.setLevel(logging.NOTSET)
 
 
 @contextlib.contextmanager

@@ -33,7 +33,7 @@ from hcm_scale import __version__, plugins
 from hcm_scale.base import console, files
 from hcm_scale.config import Config, as_plain, inert_options
 from hcm_scale.detector import inputs
-from hcm_scale.detector.parameters import SECTIONS, Parameters, dotted, with_python_names
+from hcm_scale.detector.parameters import SECTIONS, Parameters, dotted, not_searched, with_python_names
 from hcm_scale.detector.results import Fitted, Results
 from hcm_scale.ingest.readers import column_encodings
 from hcm_scale.report.wording import TIED, ties_text
@@ -163,6 +163,7 @@ class HCM(Results, Parameters):
         self._fitted: Fitted | None = None
         self._check()
 
+    @not_searched
     @with_python_names()
     def fit(
         self,

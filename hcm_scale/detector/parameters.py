@@ -7,9 +7,11 @@ are checked by making the configuration whenever they are set.
 
 import contextlib
 import dataclasses
+import functools
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from numbers import Real
 from pathlib import Path
 from typing import Any, Self
@@ -78,6 +80,18 @@ NO_SCORE = (  # GridSearchCV and cross_val_score ask for it
     "HCM has no score: GridSearchCV and cross_val_score fit to some rows and score others, and no node of a graph can "
     "be left out; what settings can be chosen by, and a loop that does it: docs/python.md, Choose settings"
 )
+
+
+def not_searched(fit: Callable[..., Any]) -> Callable[..., Any]:
+    """The method; told from a search of scikit-learn, which fits to some rows whatever its scoring, TypeError."""
+
+    @functools.wraps(fit)
+    def checked(*arguments: Any, **keywords: Any) -> Any:
+        if str(sys._getframe(1).f_globals.get("__name__")).startswith("sklearn.model_selection."):
+            raise TypeError(NO_SCORE)
+        return fit(*arguments, **keywords)
+
+    return checked
 
 
 @contextlib.contextmanager

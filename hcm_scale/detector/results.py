@@ -340,13 +340,25 @@ class Results:
 
     @with_python_names()
     def score_edges(
-        self, table: Any, *, source_column: str | None = None, target_column: str | None = None
+        self,
+        table: Any,
+        *,
+        source: str | None = None,
+        target: str | None = None,
+        source_column: str | None = None,
+        target_column: str | None = None,
     ) -> pa.Table:
         """Rows of new edges, in any form that `fit` takes them in, with rank, p and more among those of the fit.
+
+        `source` and `target`, or `source_column` and `target_column`, name the ends where the fit calls them otherwise.
 
         `edge_status` is edge, new, new account, unknown or self. Where rows are payments each is judged by itself, and
         by those of tables that were scored before (docs/payments.md).
         """
+        for name, one, other in (("source", source, source_column), ("target", target, target_column)):
+            if one is not None and other is not None:
+                raise TypeError(f"{name}={one!r} and {name}_column={other!r} are one argument: give one of them")
+        source_column, target_column = source or source_column, target or target_column
         run = self._require_fitted().run
         if not isinstance(table, str | Path):
             columns = run.edge_columns()
@@ -356,7 +368,8 @@ class Results:
     @property
     def cases_(self) -> pa.Table:
         """One row a case, most surprising first: its number, lasting id, p, flag, what holds it together, its sizes."""
-        return case_table(self._require_fitted().run.cases)
+        run = self._require_fitted().run
+        return case_table(run.cases, run.evidence)
 
     def case(self, number: int | str) -> ExplainedCase:
         """All of a case, by its number, from 1 on, or its id."""

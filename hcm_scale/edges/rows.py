@@ -8,14 +8,17 @@ refuses ids that cannot be any, numbers the new ones from n on, as they arrive, 
 to: the new ids, 24 bytes each beside, and 8 bytes for every distinct pair of a new one and a node.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from hcm_scale.graph.store import Graph
-from hcm_scale.ingest.encode import is_text
+from hcm_scale.ingest.encode import is_number, is_text
 from hcm_scale.ingest.ids import GrowingIds, IdReader, id_kind, number_ids
 from hcm_scale.ingest.policy import Columns, InputError, naming_origin, reading
 from hcm_scale.ingest.table_files import TableFiles
@@ -29,7 +32,7 @@ class EdgeRows:
     """An edge table; ids of `nodes`, of all where it is None, are known."""
 
     def __init__(self, table: TableFiles, columns: Columns, graph: Graph, nodes: Numbers | None = None) -> None:
-        names = table.schema.names
+        names, self._table, self._columns = table.schema.names, table, columns
         self.files: TableFiles = table.with_casts(dict.fromkeys(names, pa.string())) if table.is_csv else table
         self._ends, self._id_type = (columns.source, columns.target), columns.id_type
         self._node_of = None if nodes is None else np.append(nodes, -1)
@@ -49,6 +52,24 @@ class EdgeRows:
         for batch in filter(len, self.files.batches(names)):  # an empty one breaks pyarrow's CSV
             left, right = (number_ids(self._ids.find, self._read(reader, batch[name], 0)) for name in self._ends)
             yield batch, *((left, right) if self._node_of is None else (self._node_of[left], self._node_of[right]))
+
+    @cached_property
+    def _read_as(self) -> TableFiles:
+        """The table as its values were read when the graph was made."""
+        names = [name for name in self.files.schema.names if name not in self._ends]
+        return self._table.with_text_formats(names, self._columns.dates, self._columns.numbers)
+
+    def with_values(self, table: pa.Table) -> pa.Table:
+        """Rows of the table, its numbers and dates as such; text stays where the others would lose some of it."""
+        for at, name in enumerate(table.column_names):
+            if name in self._ends or name not in self.files.kinds or not is_text(table[name].type):
+                continue
+            kind, form, column = self._read_as.type_of(name), self._read_as.formats.get(name), table[name]
+            is_code = is_number(kind) and form is None and pc.any(pc.match_substring_regex(column, r"^\s*0\d")).as_py()
+            if not (is_text(kind) or pa.types.is_nested(kind) or is_code):
+                with contextlib.suppress(pa.ArrowInvalid):
+                    table = table.set_column(at, name, form.read(column) if form else column.cast(kind))
+        return table
 
     def add_new_nodes(self) -> tuple[Numbers, Numbers]:
         """The nodes that ids which the graph does not have are joined to, as indptr and indices of a CSR.

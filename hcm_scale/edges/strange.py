@@ -28,7 +28,7 @@ from hcm_scale.edges.surprise import (
 )
 from hcm_scale.features.purify import attribute_trust
 from hcm_scale.report.evidence import Evidence, contains
-from hcm_scale.report.explain import EdgeExplanation, EdgeReason, end_differences, finite
+from hcm_scale.report.explain import EdgeExplanation, EdgeReason, end_differences, finite, own_rows
 from hcm_scale.report.wording import edge_sentence
 
 CountRows = Callable[["StrangeEdges", NDArray[np.int64]], NDArray[np.int64] | None]
@@ -178,6 +178,7 @@ class StrangeEdges:
             std=None if numbers.var[0] != numbers.var[0] else float(np.sqrt(numbers.var[0])),
             reasons=tuple(sorted(reasons, key=lambda reason: reason.share)),
             differences=end_differences(self.evidence, left, right),
+            own=own_rows(self.evidence, left, right),
             dropped=None if purified is None else not bool(contains(purified, left, np.array([right]))[0]),
         )
 

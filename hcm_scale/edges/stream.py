@@ -27,11 +27,12 @@ from hcm_scale.base import files
 from hcm_scale.base.npy import open_array, save_npy
 from hcm_scale.edges.payments import MOST_SENTENCES, StrangeRows
 from hcm_scale.edges.rows import EdgeRows
+from hcm_scale.ingest.policy import Columns
 from hcm_scale.ingest.row_columns import columns_of_new
 from hcm_scale.ingest.table_files import TableFiles
 from hcm_scale.rows.evidence import combined
 from hcm_scale.rows.rows import Numbers, Values, log_amounts
-from hcm_scale.rows.stream import REACH, ROW, Judged, Records, arrivals
+from hcm_scale.rows.stream import REACH, ROW, Judged, Records, arrivals, not_among
 from hcm_scale.score.kinds.all import ROW_KINDS
 
 _KINDS = [(number, kind, kind.judge) for number, kind in enumerate(ROW_KINDS) if kind.judge]  # that judge new rows
@@ -173,7 +174,7 @@ class NewRows:
             ids, numbers = state.number(self.names, num_nodes)
             own = _renumbered(self.records, self.own_ends, numbers, number, num_nodes)[self.is_kept]
             if len(own):
-                others = others[others["time"] >= own["time"].min() - REACH]
+                others = not_among(others[others["time"] >= own["time"].min() - REACH], own)
                 own = own[own["time"] >= np.quantile(own["time"], 0.99) - REACH]  # one row may lie years ahead
             rows = np.concatenate([others, own])
             rows = rows[np.lexsort((rows["table"], rows["time"]))][-MOST_ROWS:]
@@ -189,20 +190,20 @@ def _renumbered(records: Records, ends: tuple[Numbers, Numbers], numbers: Number
     return records
 
 
-def open_new_rows(run: Any, table: TableFiles, rows: EdgeRows, dates: str) -> NewRows | None:
+def open_new_rows(run: Any, table: TableFiles, rows: EdgeRows, columns: Columns) -> NewRows | None:
     """The rows of a table, judged; None where the run keeps no rows. `rows` has numbered ids that the run has not."""
     if run.evidence.rows is None:
         return None
     about, own, num_nodes = run.graph.info["rows"], run.evidence.rows, run.graph.num_nodes
-    time, amount, currency = columns_of_new(table, about, dates).read_all(about.get("seconds") or _SECONDS)
+    time, amount, currency = columns_of_new(table, about, columns).read_all(about.get("seconds") or _SECONDS)
     batches = list(rows.batches(ends_alone=True))
     ends = np.concatenate([left for _, left, _ in batches]), np.concatenate([right for _, _, right in batches])
     is_foreign = (currency >= len(own.currencies)) & (currency < 255) & (about["currency"] is not None)
     records, names = np.zeros(len(time), ROW), rows.new_ids()
     records["time"], records["currency"] = time, currency
     records["amount"] = np.where(is_foreign, np.nan, log_amounts(amount))
-    columns = (*ends, time, amount, currency)
-    key = files.hash_value([names, *(files.hash_bytes(np.ascontiguousarray(each).tobytes()) for each in columns)])
+    said = (*ends, time, amount, currency)
+    key = files.hash_value([names, *(files.hash_bytes(np.ascontiguousarray(each).tobytes()) for each in said)])
     state = open_state(run.folder / FOLDER, run.keys["scores"], num_nodes)
     kept, number = state.of_others(key)
     ids, numbers = state.number(names, num_nodes)

@@ -23,6 +23,7 @@ number, `TextColumn` the code of a text, `TimeColumn` days since 1970. Nodes are
 ends of rows, each range in one pass over the records, so that memory is that of one range: half a gigabyte.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -33,11 +34,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from hcm_scale.base.names import AS_END, EITHER_END, ONCE
-from hcm_scale.ingest.encode import FormatGuess, floats, is_number, is_text, looks_text, texts
+from hcm_scale.ingest.encode import FormatGuess, as_numbers, floats, is_number, is_text, looks_text, texts
 from hcm_scale.ingest.node_table import warn_of_new
 from hcm_scale.ingest.policy import EXCLUDED, Columns, InputError, Offenders, not_finite, reading
 from hcm_scale.ingest.table_files import TableFiles
 
+log = logging.getLogger(__name__)
 METHOD = "of edges"  # of an encoding, in the manifest
 MISSING = 255  # the code of a text that is null, or one of too many
 TEXT = pa.large_string()
@@ -47,6 +49,7 @@ _MANY_ROWS = 100  # that do not rise by chance
 _PRIOR = 10.0  # rows that a share is drawn to the usual one by
 _RARE = 0.05  # share of partners of one row, or of several, that tells nodes apart
 _RANGE_ENDS = 1 << 22
+_GUESS_ROWS = 1 << 18  # that show what a text column looks like
 _PAIR_SAMPLE = 1 << 22  # rows that show how many partners have one row alone
 _EPOCHS = (1e9, 1e12, 1e15, 1e18)  # the least of numbers that are seconds, ms, us or ns since 1970
 _MOST = float(np.finfo(np.float32).max)
@@ -182,23 +185,31 @@ class TextColumn:
 
     def __init__(self, expected: Sequence[str]) -> None:
         self.levels = Levels(_MOST_LEVELS, expected)
+        self._guess, self._num_left = FormatGuess(), _GUESS_ROWS
 
     @property
     def values(self) -> Sequence[str]:
         return self.levels.names
 
     def read(self, column: pa.Array, first_row: int) -> NDArray[np.uint8]:
+        if self._num_left > 0:
+            counted = pc.value_counts(texts(column.slice(0, self._num_left)).drop_null())
+            self._guess.add(counted.field("values"), counted.field("counts").to_numpy())
+            self._num_left -= len(column)
         return self.levels.codes(column)
 
     def has(self, value: str, codes: NDArray[np.uint8]) -> NDArray[np.bool_]:
         return np.asarray(codes == self.levels.names.index(value))
 
+    @property
+    def mostly(self) -> str:
+        """What is said of a column that is nearly one of numbers, as far as its first rows tell."""
+        return self._guess.mostly()
+
     def why_unused(self, num_rows: int) -> str:
         if len(self.values) <= _MOST_LEVELS:
             return "" if self.values else "it has no value"
-        guess = FormatGuess()
-        guess.add(pa.array(self.values, pa.string()), np.ones(len(self.values), np.int64))
-        return looks_text(guess.name()) or f"it has more than {_MOST_LEVELS} values"
+        return looks_text(self._guess.name()) or f"it has more than {_MOST_LEVELS} values"
 
 
 class TimeColumn:
@@ -310,9 +321,14 @@ class EdgeColumns:
             self._count_new(self.trained, blocks)
             return list(self.trained)
         for name, column in list(self.columns.items()):
+            mostly = column.mostly if isinstance(column, TextColumn) else ""
             if why := column.why_unused(self._num_rows):
+                why += f"; {mostly}; {as_numbers(name)}" * bool(mostly)
                 del self.kinds[name], self.columns[name]
                 self.unused[name] = f"not used: {why}"
+            if mostly:
+                what = "left out" if why else "read as text"
+                log.warning("column %r of edges is %s: %s; %s", name, what, mostly, as_numbers(name))
         num_rows, counts = 0, {name: dict.fromkeys(column.values, 0) for name, column in self.columns.items()}
         step, pairs = -(-self._num_rows // _PAIR_SAMPLE), [np.zeros(0, np.int64)]
         for rows in blocks():

@@ -243,8 +243,13 @@ def use_of(encoding: Encoding, kind: pa.DataType, num_rows: int | None) -> str:
 
 def _written(encoding: CategoryEncoding | EmptyEncoding, num_rows: int | None) -> str:
     """What the text looks like that was not read as numbers or dates; counts only of these rows."""
-    remedy = f"write numbers as {_EXAMPLES['numbers']}, gaps as nothing"
+    remedy = as_numbers(encoding.name)
     return looks_text(encoding.looks) or (f"{encoding.mostly}: {remedy}" if encoding.mostly and num_rows else "")
+
+
+def as_numbers(name: str) -> str:
+    """The option that reads a column which is nearly one of numbers."""
+    return f"graph.numbers=[{name}] reads it, with gaps in place of these"
 
 
 def looks_text(looks: str) -> str:
@@ -377,7 +382,8 @@ class CategorySurvey:
         seen = distinct, self._nulls, self._format.name(), self._format.mostly()
         if not (is_few or self._is_wanted) and distinct > _NEAR_UNIQUE * self._present:
             about, looks = "" if distinct <= NUM_HASHES else "about ", self._format.name()
-            hint = f"if these are {looks}, write them as {_EXAMPLES[looks]}; " if looks else seen[3] and f"{seen[3]}; "
+            hint = f"if these are {looks}, write them as {_EXAMPLES[looks]}; " if looks else ""
+            hint = f"{seen[3]}, {as_numbers(self.name)}; " if seen[3] and not looks else hint
             log.warning(
                 "column %r is left out: it has %s%s distinct values in %s rows, too many to tell rows alike by; "
                 "%sgraph.categorical=[%s] keeps it, hashed, graph.exclude=[%s] says that it is to go",
@@ -385,7 +391,7 @@ class CategorySurvey:
             )
             return EmptyEncoding(self.name, *seen)
         if seen[3]:
-            what = f"{seen[3]}; with gaps, which are nothing, in place of these it is a number"
+            what = f"{seen[3]}; {as_numbers(self.name)}"
             log.warning("column %r is read as text: %s, graph.exclude=[%s] leaves it out", self.name, what, self.name)
         categories = tuple(sorted(self._values)) if is_few else ()
         counts = [self._values[name] for name in categories] if is_few else self._buckets.tolist()
@@ -476,6 +482,7 @@ class TextFormat:
     marks: tuple[str, ...]
     kind: pa.DataType
     note: str = ""  # in the column report
+    has_gaps: bool = False  # whether values in no such format are gaps
 
     def fits(self, values: pa.Array) -> bool:
         """Whether all values, gaps apart, are in this format."""
@@ -487,6 +494,8 @@ class TextFormat:
 
     def read(self, values: pa.Array) -> pa.Array:
         values = trimmed(values)
+        if self.has_gaps:
+            values = pc.if_else(pc.match_substring_regex(values, self.pattern), values, None)
         if is_vector(self.kind):
             return pc.split_pattern(pc.replace_substring_regex(values, r"[\[\]{}\s]", ""), ",").cast(self.kind)
         values = pc.replace_substring_regex(values, r"^(.*)\((.*)\)$", r"-\1\2")
@@ -500,7 +509,7 @@ class TextFormat:
             values = pc.replace_substring_regex(values, r"^(\d\d)[./-](\d\d)[./-](\d{4})", iso)
         if is_date(self.kind):
             return values.cast(self.kind)
-        if self in MONEY:
+        if self.note in (_POINT_MONEY, _COMMA_MONEY):
             values = pc.replace_substring_regex(values, r"[^\d.,+-]", "")
             values = pc.replace_substring(values, "," if self.note == _POINT_MONEY else ".", "")
         if self.kind == pa.int64() or self.note == _COMMA:
@@ -563,7 +572,11 @@ TEXT_FORMATS = (
     TextFormat(_signed(rf"({_WHOLE})(\.\d*)?([eE][-+]?\d+)?"), (r"\.|-$",), pa.float64()),
     TextFormat(rf"^[\[{{]{_PLACE}(,{_PLACE})+[\]}}]$", (",",), pa.large_list(pa.float64())),
 )
+_PLAIN = TextFormat(_signed(rf"({_WHOLE})(\.\d*)?([eE][-+]?\d+)?"), (), pa.float64())  # shown by nothing
 MAY_BE_THOUSANDS = "if its points are of thousands (2.955 for 2955), write it without them"
+
+
+NUMBER_FORMATS = (*(form for form in TEXT_FORMATS if is_number(form.kind)), _PLAIN)
 
 
 def text_formats(dates: str) -> tuple[TextFormat, ...]:
@@ -584,13 +597,16 @@ class TextFormatSearch:
     ([-1234.5], 'written with a decimal comma')
     """
 
-    def __init__(self, formats: Sequence[TextFormat]) -> None:
+    def __init__(self, formats: Sequence[TextFormat], has_gaps: bool = False) -> None:
+        """With `has_gaps` values that do not look like numbers are gaps."""
+        self._has_gaps = has_gaps
         self._missing = {form: set(form.marks) for form in formats}
         self._currencies: set[str] = set()
 
     def add(self, column: pa.Array) -> bool:
         """Takes some more values; returns whether any format is left."""
         values = trimmed(column.unique())
+        values = values.filter(pc.match_substring_regex(values, _LOOKS["numbers"])) if self._has_gaps else values
         if self._missing.keys() & {*MONEY}:
             currencies = pc.replace_substring_regex(values.drop_null(), r"[-+()\d., ]", "").unique().to_pylist()
             self._currencies.update(currencies[:5])
@@ -610,7 +626,7 @@ class TextFormatSearch:
         if not shown and {form.note for form in self._missing} >= {DAY_FIRST, MONTH_FIRST}:
             return None, _TWO_DATES
         legal = [form for form in shown if with_thousands or form not in POINTS_OF_THOUSANDS]
-        form = legal[0] if legal else None
+        form = replace(legal[0], has_gaps=self._has_gaps) if legal else None
         return form, MAY_BE_THOUSANDS if legal[:1] != shown[:1] else form.note if form else ""
 
 

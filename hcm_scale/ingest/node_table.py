@@ -50,7 +50,7 @@ class NodeTable:
         ]
         is_dictionary = pa.types.is_dictionary
         files = files.with_casts({name: pa.string() for name in was_text if not is_dictionary(files.kinds[name])})
-        self.files = files.with_text_formats(_attribute_names(files, columns), columns.dates)
+        self.files = files.with_text_formats(_attribute_names(files, columns), columns.dates, columns.numbers)
         self.columns, self.trained = columns, trained
         self.names = _attribute_names(self.files, columns)
         self.left_out: Rows = np.zeros(0, np.int64)  # row numbers that repeat an earlier id

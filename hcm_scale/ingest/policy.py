@@ -99,6 +99,7 @@ class Columns:
     label            a 0/1 column of the node table, 1 = anomaly
     node_type        of the node table: what type of node a row is; nodes are compared with their own type
     attributes       columns of the node table to use; None is all but id, label, `exclude` and nearly unique text
+    numbers          columns of numbers where a text that is none is a gap, as "ca. 5"
     categorical      columns to take as text whatever their type, and however many distinct values they have
     id_type          'auto', 'text' or 'integer'; under auto a CSV whose first ids are as 007, 0x1 or 12e2 holds text
     dates            'day-first' or 'month-first': what 03/04/2024 means where no value shows it; 'auto': it stays text
@@ -118,6 +119,7 @@ class Columns:
     attributes: tuple[str, ...] | None = None
     exclude: tuple[str, ...] = ()
     categorical: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()
     id_type: str = "auto"
     dates: str = "auto"
     max_categories: int = 64
@@ -132,7 +134,7 @@ class Columns:
     def named(self) -> tuple[str | None, ...]:
         of_edges = self.source, self.target, self.type, self.weight, self.time, self.amount, self.currency
         of_nodes = self.id, self.label, self.node_type, *(self.attributes or ())
-        return (*of_edges, *of_nodes, *self.exclude, *self.categorical)
+        return (*of_edges, *of_nodes, *self.exclude, *self.categorical, *self.numbers)
 
 
 @dataclass(frozen=True)

@@ -191,12 +191,12 @@ def row_columns(files: TableFiles, columns: Columns) -> RowColumns | None:
     return RowColumns(files, time, amount, currency if amount else None, has_steps=time is not None and time in numbers)
 
 
-def columns_of_new(files: TableFiles, about: Mapping[str, Any], dates: str) -> RowColumns:
+def columns_of_new(files: TableFiles, about: Mapping[str, Any], columns: Columns) -> RowColumns:
     """The columns of a later table that are called as in the first, about which a graph says this; else InputError."""
     names = {role: about[role] for role in _LEGAL if about[role]}
     for role, name in names.items():
         files.check_columns(f"graph.{role}_column", [name])
-    files = files.with_text_formats(list(names.values()), dates)
+    files = files.with_text_formats(list(names.values()), columns.dates, columns.numbers)
     kinds = {"time": "number" if about["steps"] else "time", "amount": "number", "currency": "text"}
     for role, name in names.items():
         if kind_of(files, name, is_category=role == "currency") != kinds[role]:

@@ -39,6 +39,7 @@ from pyarrow.csv import InvalidRow
 from hcm_scale.base.files import resolved
 from hcm_scale.base.sheets import read_sheet
 from hcm_scale.ingest.encode import (
+    NUMBER_FORMATS,
     POINTS_OF_THOUSANDS,
     TextFormat,
     TextFormatSearch,
@@ -152,9 +153,14 @@ class TableFiles:
     def with_casts(self, casts: dict[str, pa.DataType]) -> "TableFiles":
         return replace(self, casts={**self.casts, **casts})
 
-    def with_text_formats(self, names: Sequence[str], dates: str) -> "TableFiles":
-        """The same files; those of the named columns whose values all have one text format are read by it."""
+    def with_text_formats(self, names: Sequence[str], dates: str, numbers: Sequence[str] = ()) -> "TableFiles":
+        """The same files; those of the named columns whose values all have one text format are read by it.
+
+        Of `numbers` those that look like numbers decide, and the others are gaps.
+        """
         searches = {name: TextFormatSearch(likely) for name in names if (likely := self._likely_formats(name, dates))}
+        needs = [name for name in numbers if name in names and (self.is_csv or is_text(self.type_of(name)))]
+        searches |= {name: TextFormatSearch(NUMBER_FORMATS, has_gaps=True) for name in needs}
         text = self.with_casts(dict.fromkeys(searches, pa.large_string()))
         if searches:  # most columns have none: the first rows of all columns tell which to read on
             first = text.first_batch(list(searches))
@@ -164,6 +170,9 @@ class TableFiles:
             searches = {name: search for name, search in searches.items() if search.add(batch[name])}
         chosen = {name: search.chosen(self._has_semicolons) for name, search in searches.items()}
         formats = {name: form for name, (form, _) in chosen.items() if form}
+        for name in needs:
+            if name not in formats:
+                raise InputError(f"graph.numbers=[{name}]: its values in {self.origin} are not written in one way")
         schema = pa.schema([e.with_type(formats[e.name].kind) if e.name in formats else e for e in self.schema])
         notes = {name: note for name, (_, note) in chosen.items() if note}
         return replace(self, schema=schema, formats=formats, notes=self.notes | notes)

@@ -313,7 +313,8 @@ def _open(
     edge_files.check_filled()
     edge_files = edge_files.with_gaps((*ends, columns.type, columns.weight))
     taken = {*ends, columns.type, *columns.categorical}
-    edge_files = edge_files.with_text_formats([n for n in edge_files.schema.names if n not in taken], columns.dates)
+    free = [n for n in edge_files.schema.names if n not in taken]
+    edge_files = edge_files.with_text_formats(free, columns.dates, columns.numbers)
     if weight := columns.weight:
         edge_files.check_columns("graph.weight_column", [weight])
         kind, said = edge_files.schema.field(weight).type, f"graph.weight_column={weight!r}"
@@ -339,7 +340,8 @@ def _open(
         node_files.check_columns("graph.include", columns.attributes or ())
         tables.append((node_files, (columns.id,)))
     held = [table.kinds for table, _ in tables]
-    for option, names in (("graph.exclude", columns.exclude), ("graph.categorical", columns.categorical)):
+    options = {"graph.exclude": columns.exclude, "graph.categorical": columns.categorical}
+    for option, names in (options | {"graph.numbers": columns.numbers}).items():
         tables[-1][0].check_columns(option, [name for name in names if not any(name in each for each in held)])
     named = [{name: pa.string() for name in columns.categorical if name in each} for each in held]
     tables = [(table.with_casts(casts), of) for (table, of), casts in zip(tables, named, strict=True)]

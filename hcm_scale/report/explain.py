@@ -78,7 +78,7 @@ class Difference:
     For a hashed text (`is_text`) these are of the bucket that differs most, and `column` is the name of the text. For a
     date the values are days since `first_day`: `2024-01-31`, or `2024-01-31T08:00` of a column with a time of day.
     `usual` is the median over nodes of like degree, None where they are too few. A share of rows has `counts`: how many
-    they are, and of how many.
+    they are, and of how many. `never` names those of value, neighbors and usual without a row at its end.
     """
 
     column: str
@@ -90,6 +90,7 @@ class Difference:
     usual: float | None = None
     extreme: bool = False
     counts: tuple[int, int] | None = None
+    never: tuple[str, ...] = ()
 
     @property
     def notable(self) -> bool:
@@ -187,6 +188,11 @@ class EdgeExplanation:
     reasons: tuple[EdgeReason, ...]
     differences: tuple[Difference, ...]
     dropped: bool | None = None
+    own: dict[str, Any] | None = None  # the rows between the two, as of an account, seen from the first
+
+    @property
+    def id(self) -> int | str:
+        return self.ends[0]
 
     def as_dict(self) -> dict[str, Any]:
         """A JSON-able dict."""
@@ -222,7 +228,7 @@ def explain(
         neighbors=listed,
         differences=differences,
         reasons=reasons(evidence, node, row, any(d.notable for d in differences), any(d.extreme for d in differences)),
-        own=None if num_neighbors == 0 else _own_rows(evidence, node),
+        own=None if num_neighbors == 0 else own_rows(evidence, node),
         ranked_by=evidence.ranked_by,
         p=row.get("p"),
         flagged=row.get("flagged"),
@@ -305,19 +311,19 @@ def _edge_types(graph: Graph, entries: NDArray[np.int64]) -> list[tuple[str, ...
     return [tuple(str(name) for i, name in enumerate(names) if bits >> i & 1) for bits in row]
 
 
-def _own_rows(evidence: Evidence, node: int) -> dict[str, Any] | None:
+def own_rows(evidence: Evidence, node: int, other: int | None = None) -> dict[str, Any] | None:
     """The rows of an account: how many, what it paid and received by currency, and the strangest, with their kind."""
     kept = evidence.rows
     if kept is None:
         return None
-    own, names = kept.own_rows(node), [kind.name for kind in ROW_KINDS]
+    own, names = kept.own_rows(node, other=other), [kind.name for kind in ROW_KINDS]
     told = [row_facts(evidence, row) | {"surprise": float(kept.surprise[row])} for row in own.rows.tolist()]
     for facts, row in zip(told, own.rows.tolist(), strict=True):
         facts["evidence"] = names[kept.strongest[row]] if kept.strongest[row] >= 0 else None
         facts["steps"] = kept.steps if kept.rows.has_times else None
     sums = [{"currency": name, "amount": amount} for name, amount in own.paid.items()]
     into = [{"currency": name, "amount": amount} for name, amount in own.received.items()]
-    return {"num_rows": sum(map(len, kept.of_account(node))), "paid": sums, "received": into, "rows": told}
+    return {"num_rows": own.num_rows, "paid": sums, "received": into, "rows": told}
 
 
 def _differences(evidence: Evidence, node: int, row: NDArray[Any], limit: int) -> tuple[Difference, ...]:
@@ -357,7 +363,10 @@ def _differences(evidence: Evidence, node: int, row: NDArray[Any], limit: int) -
         value = counts[0] / counts[1] if counts and counts[1] else value
         numbers = value, mean, float(deviations[c]), is_text, first_days.get(name), finite(middle)
         shown = f"{name} less {origins[name]:,.0f}" if name in origins else name
-        differences.setdefault(name, Difference(shown, *numbers, bool(extreme[c]) and not is_text, counts))
+        at = rows_of.get(name.rpartition(AS_END)[2])
+        both = (("value", own), ("neighbors", theirs), ("usual", usual)) if at is not None and AS_END in name else ()
+        never = tuple(whose for whose, values in both if values[at] == 0.0)
+        differences.setdefault(name, Difference(shown, *numbers, bool(extreme[c]) and not is_text, counts, never))
     return tuple(differences.values())
 
 

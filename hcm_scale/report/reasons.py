@@ -2,14 +2,15 @@
 
 A kind is notable where it ranks the node among the first 5 % of the nodes that it ranks; the strongest kind is given in
 any case, but none that has nothing to say of the node (no triangle), nor one that weighs nothing. The strongest comes
-first, except that where a column is far off the kind that shows differences of attributes comes before what follows
-from them, neighbours that seem far or unlike, and where a value is extreme before everything (`explain.py`). The
-numbers of a reason are those of its kind (`score/kinds/`). Of nodes of several types ranks are those among the same
-type.
+first, but not one whose number is usual for nodes of like degree, as far as a hundredth tells; and where a column is
+far off the kind that shows differences of attributes comes before what follows from them, neighbours that seem far or
+unlike, and where a value is extreme before everything (`explain.py`). The numbers of a reason are those of its kind
+(`score/kinds/`). Of nodes of several types ranks are those among the same type.
 
 `first_by_kind` lists the first nodes by each kind alone, `kind_shares` says what the scores of the first are made of.
 """
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -35,19 +36,27 @@ def reasons(
     for kind in kinds.values():
         if kind.name not in faint and kind.says_something(row):
             candidates.append((kind, Reason(kind.name, int(row[kind.rank_column]), sizes[kind.ranks_all_nodes])))
+    around = Around(evidence, node, row)
     # as `strongest` compares ranks, so that the column `evidence` names the first, unless its cause comes before it
     candidates.sort(key=lambda pair: (pair[1].rank - 0.5) / max(1, pair[1].num_ranked))
-    chosen = [pair for pair in candidates if pair[1].notable or (extreme and pair[0].shows_differences)] or candidates[
-        :1
-    ]
+    notable = [pair for pair in candidates if pair[1].notable or (extreme and pair[0].shows_differences)]
+    chosen = [pair for pair in notable if not _is_usual(around, *pair)]
+    chosen = chosen or [pair for pair in candidates if not _is_usual(around, *pair)][:1] or candidates[:1]
     if row["degree"] == 1:  # of one edge, which says little
         chosen.sort(key=lambda pair: pair[0].needs_hops)
     first = next((i for i, (kind, _) in enumerate(chosen) if extreme or (far_off and kind.follows_differences)), None)
     cause = next((i for i, (kind, _) in enumerate(chosen) if kind.shows_differences), None)
     if first is not None and cause is not None and first < cause:
         chosen.insert(first, chosen.pop(cause))
-    around = Around(evidence, node, row)
     return tuple(_with_numbers(around, *pair) for pair in chosen)
+
+
+def _is_usual(around: Around, kind: Kind, reason: Reason) -> bool:
+    """Whether a kind says nothing but what is usual, as that its only neighbour looks as far away as others' do."""
+    if not kind.follows_differences:
+        return False
+    told = _with_numbers(around, kind, reason)
+    return told.value is not None and told.usual is not None and math.isclose(told.value, told.usual, rel_tol=0.01)
 
 
 def _with_numbers(around: Around, kind: Kind, reason: Reason) -> Reason:

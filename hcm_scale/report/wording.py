@@ -289,18 +289,23 @@ def explanation_text(e: Explanation, limit: int = 20) -> str:
     return "\n".join([*_heading(e), *_neighbor_lines(e, limit), *_row_lines(e), *_difference_lines(e)])
 
 
-def own_title(e: Explanation) -> str:
+def own_title(e: Explanation | EdgeExplanation, whose: str = "its", who: str = "") -> str:
     """How many payments an account has, and what it paid and received in all; empty where no rows are kept."""
     if not e.own or not e.own["num_rows"]:
         return ""
     sums = {word: " and ".join(map(amount_text, e.own[word])) for word in ("paid", "received")}
     told = ", ".join(f"{word} {amount}" for word, amount in sums.items() if amount)
     count, shown = e.own["num_rows"], len(e.own["rows"])
-    first = f"the {shown} strangest of its {count:,} payments" if shown < count else f"its {count:,} payments"
-    return f"{first}{f'; in all {told}' * bool(told)}"
+    strange = sum(row["evidence"] is not None for row in e.own["rows"])
+    every = f"{whose} {count:,} payments" if count > 1 else f"{whose} only payment"
+    first = every if shown == count else f"the {shown} strangest of {every}"
+    if shown < count and strange < shown:
+        first = f"{strange} strange and {shown - strange} more" if strange else f"{shown}, none of them strange,"
+        first += f" of {every}"
+    return f"{first}{f'; in all {who}{told}' * bool(told)}"
 
 
-def own_rows(e: Explanation) -> list[tuple[str, str, str, int | str, str]]:
+def own_rows(e: Explanation | EdgeExplanation) -> list[tuple[str, str, str, int | str, str]]:
     """The strangest payments of an account: when, how much, to or from, whom, and what is strange."""
     rows = []
     for row in e.own["rows"] if e.own else ():
@@ -311,13 +316,13 @@ def own_rows(e: Explanation) -> list[tuple[str, str, str, int | str, str]]:
     return rows
 
 
-def _row_lines(e: Explanation) -> list[str]:
+def _row_lines(e: Explanation | EdgeExplanation, *words: str) -> list[str]:
     rows = own_rows(e)
     lines = [
         f"  {when:<22}{amount:>16}   {way:<4} {clip(other, ID_WIDTH):<24} {what}".rstrip()
         for when, amount, way, other, what in rows
     ]
-    return ["", own_title(e), *lines] if rows else []
+    return ["", own_title(e, *words), *lines] if rows else []
 
 
 def _heading(e: Explanation) -> list[str]:
@@ -369,13 +374,22 @@ def _neighbor_lines(e: Explanation, limit: int) -> list[str]:
     return [*lines, f"and {hidden:,} nearer"] if hidden else lines
 
 
+def difference_values(d: Difference) -> tuple[str, str]:
+    """The value of an attribute, and its mean around it; `never` of an end that they never are at."""
+    if d.is_text:
+        return "", ""
+    both = (("value", d.value), ("neighbors", d.neighbors))
+    own, theirs = ("never" if whose in d.never else value_text(value, d.first_day) for whose, value in both)
+    return own, theirs
+
+
 def _difference_lines(e: Explanation) -> list[str]:
     """A table of attributes: their names, the node's value, the neighbours' mean, the deviations."""
     if not e.differences:
         return []
     rows = [("attribute", "its value", compared_with(e) if e.type else "neighbours", "deviations")]
     for d in e.differences:
-        own, theirs = ("" if d.is_text else value_text(value, d.first_day) for value in (d.value, d.neighbors))
+        own, theirs = difference_values(d)
         name = clip(text_name(d).replace("`", "") if d.is_text else d.column, ID_WIDTH)
         rows.append((name, own, theirs, f"{round(d.deviations, 1) + 0.0:>+10.1f}"))
     width = max(10, *(len(row[0]) for row in rows))
@@ -398,7 +412,7 @@ def edge_text(e: EdgeExplanation) -> str:
     first, second = (clip(end, ID_WIDTH) for end in e.ends)
     state = {None: "", True: ", flagged", False: ", not flagged"}[e.flagged]
     rate = "" if e.flagged is None else f" at a false-discovery rate of {percent(e.fdr)}"
-    among = f"{percent(e.share)} of the {e.num_edges:,} edges are as strange"
+    among = f"{percent(e.share)} of the {e.num_edges:,} edges are at least as strange"
     among = f"the strangest of {e.num_edges:,} edges" if e.share * e.num_edges < 1.5 else among
     lines = [
         f"{first} and {second}   {among}",
@@ -416,7 +430,7 @@ def edge_text(e: EdgeExplanation) -> str:
     if e.differences:
         cited = "; ".join(_end_difference(e, d) for d in e.differences[:_NUM_ENDS_CITED])
         lines += textwrap.wrap(f"Attributes that differ most: {cited}.", _LINE_WIDTH, subsequent_indent="  ")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_row_lines(e, "their", f"{first} ")])
 
 
 def edge_sentence(e: EdgeExplanation) -> str:
@@ -459,5 +473,6 @@ def _end_difference(e: EdgeExplanation, d: Difference) -> str:
         return f"their texts in `{clip(d.column, NAME_WIDTH)}` differ"
     if {d.value, d.neighbors} == {0.0, 1.0} and (category := category_text(d.column)):
         return f"{category[0]} is {category[1]} of {first if d.value else second} alone"
-    own, other = (quantity(value, d.first_day) for value in (d.value, d.neighbors))
+    both = (("value", d.value), ("neighbors", d.neighbors))
+    own, other = ("never" if whose in d.never else quantity(value, d.first_day) for whose, value in both)
     return f"`{clip(d.column, NAME_WIDTH)}` is {own} of {first} and {other} of {second}"

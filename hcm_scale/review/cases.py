@@ -2,7 +2,7 @@
 
 Such a verdict is a line for every node of the case's core, with the case's id, so that all else that reads verdicts
 (lists, teaching, the next run) knows it as verdicts on nodes, of which the first of the list is what is learnt from. A
-case that was judged and has nodes in its core that were not is open again.
+case that was judged and has nodes in its core that have no verdict, of it or of their own, is open again.
 """
 
 from typing import NamedTuple
@@ -40,6 +40,7 @@ def judged_cases(graph: Graph, cases: Cases, given: verdicts.Verdicts) -> dict[i
         return {}
     nodes = verdicts.find_nodes(graph, rows["id"].combine_chunks())
     of_node = dict(zip(nodes.tolist(), rows.to_pylist(), strict=True))
+    has_any = {*verdicts.find_nodes(graph, given.table["id"].combine_chunks()).tolist()}
     position = {cases.id_of(at): at for at in range(len(cases))}
     out = {}
     for name in dict.fromkeys(rows["case"].to_pylist()):
@@ -50,7 +51,7 @@ def judged_cases(graph: Graph, cases: Cases, given: verdicts.Verdicts) -> dict[i
         if said:
             last = max(said, key=lambda row: (row["time"] is not None, row["time"]))
             verdict = verdicts.NAMES[last["code"]]
-            out[at] = CaseVerdict(verdict, last["by"] or "", last["note"] or "", len(core) - len(said))
+            out[at] = CaseVerdict(verdict, last["by"] or "", last["note"] or "", len({*core} - has_any))
     return out
 
 

@@ -15,7 +15,7 @@ known of the function and of the nodes.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,8 +56,13 @@ class Estimates:
     bad: NDArray[np.int8]  # of every node: 1 bad, 0 good, -1 without a verdict
 
     @staticmethod
-    def of(orders: Mapping[str, Nodes], nodes: Nodes, is_bad: NDArray[np.bool_]) -> "Estimates":
-        """Of nodes by rank, (n,), in each list, the one that the reviewer reads first, and verdicts on nodes, (k,)."""
+    def of(
+        orders: Mapping[str, Nodes], nodes: Nodes, is_bad: NDArray[np.bool_], lessons: tuple[Nodes, Any] | None = None
+    ) -> "Estimates":
+        """Of nodes by rank, (n,), in each list, the one that the reviewer reads first, and verdicts on nodes, (k,).
+
+        `lessons` are those of them that the function is fitted to, where some are one verdict, as of a case.
+        """
         heights: list[Values] = []
         for order in orders.values():
             height = np.empty(len(order))
@@ -69,8 +74,9 @@ class Estimates:
         prior = np.zeros(len(spread))
         prior[:2] = _LEVEL, _SLOPE
         rng = np.random.default_rng(key(0, _PURPOSE))
-        some = rng.permutation(len(nodes))[:_MOST_VERDICTS]
-        columns, label = _columns(heights, nodes[some]) * spread, is_bad[some].astype(np.float64)
+        of_lesson, is_one = lessons or (nodes, is_bad)
+        some = rng.permutation(len(of_lesson))[:_MOST_VERDICTS]
+        columns, label = _columns(heights, of_lesson[some]) * spread, is_one[some].astype(np.float64)
         fitted, curvature, _ = fit_logistic(columns, label, np.ones(len(some)), prior / spread)
         noise = rng.standard_normal((len(spread), _NUM_DRAWS))
         drawn = fitted[:, None] + np.linalg.solve(np.linalg.cholesky(curvature).T, noise)

@@ -36,6 +36,7 @@ from hcm_scale.base.jit import kernel
 from hcm_scale.base.order import Places, double_places
 from hcm_scale.base.rng import key
 from hcm_scale.base.spmm import mean_rows
+from hcm_scale.base.text import counted
 from hcm_scale.base.threads import run_in_slices
 from hcm_scale.score.metrics import roc_auc
 
@@ -111,7 +112,7 @@ def learn(inputs: Inputs, nodes: Nodes, is_bad: NDArray[np.bool_], seed: int = 0
     by_share = np.stack([share * weights + (1 - share) * label_free, weights][: 1 + leads])
     scores = columns.scores(by_share)
     scores[:, nodes[chosen]] = np.stack([share * held_out + (1 - share) * before, held_out][: 1 + leads])
-    first = f"{len(nodes):,} verdicts, {int(is_bad.sum()):,} of them bad, changed the order.{why}"
+    first = f"{counted(len(nodes), 'verdict')}, {int(is_bad.sum()):,} of them bad, changed the order.{why}"
     model = {"weights": by_share, "center": columns.center, "spread": columns.spread}
     return Lesson(_led(scores), True, [first, *_sentences(columns, weights)], model)
 

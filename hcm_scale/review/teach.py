@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
 from hcm_scale.base import files
+from hcm_scale.base.text import counted
 from hcm_scale.base.threads import run_in_slices
 from hcm_scale.graph import Graph
 from hcm_scale.ingest.policy import InputError
@@ -285,9 +286,8 @@ def teach(run: Run, worth: float = WORTH) -> Taught:
         advice = f"hcm-scale review {run.folder} --csv FILE writes a list to fill in"
         raise ValueError(f"{run.folder} has no verdicts on nodes of its graph yet; {advice}")
     nodes, is_bad = labelled = given.labelled()
-    lesson = (
-        learn(inputs_of(run), *given.lessons(run.column("rank"))) if len(nodes) else Lesson(_score(run), False, [], {})
-    )
+    lessons = given.lessons(run.column("rank"))
+    lesson = learn(inputs_of(run), *lessons) if len(nodes) else Lesson(_score(run), False, [], {})
     order = ranking(lesson.taught) if lesson.changed else run.order
     facts: dict[str, Any] = {
         "notes": given.notes,
@@ -299,7 +299,7 @@ def teach(run: Run, worth: float = WORTH) -> Taught:
     }
     if not is_bad.all():  # else they may be cases that somebody knew, which tell nothing about the list
         firsts = [first for first in _FIRSTS if first <= len(order)] or [len(order)]
-        estimates = Estimates.of({"after": order, "before": run.order}, *labelled)
+        estimates = Estimates.of({"after": order, "before": run.order}, *labelled, lessons)
         facts["shares"] = {name: [*map(list, estimates.shares(name, firsts))] for name in ("before", "after")}
         facts["worth"] = worth
         facts["worth_reading"] = {name: estimates.worth_reading(name, worth) for name in ("before", "after")}
@@ -314,7 +314,9 @@ def estimate(run: Run, score: Values, first: int) -> Share:
     if not 1 <= first <= len(score):
         raise ValueError(f"first={first} is not legal: a whole number from 1 to {len(score):,}, the nodes of the list")
     lists = {"taught": ranking(score), "before": run.order}
-    (share,) = Estimates.of(lists, *LabelledNodes.of(run).labelled()).shares("taught", [first])
+    given = LabelledNodes.of(run)
+    estimates = Estimates.of(lists, *given.labelled(), given.lessons(run.column("rank")))
+    (share,) = estimates.shares("taught", [first])
     return share
 
 
@@ -393,7 +395,7 @@ def _rests_on(facts: Mapping[str, Any]) -> str:
     """
     counts = {name: facts[f"num_{name}"] for name in ("bad", "good", "unsure")}
     named = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
-    return f"{sum(counts.values()):,} verdicts ({named or 'none that counts'})"
+    return f"{counted(sum(counts.values()), 'verdict')} ({named or 'none that counts'})"
 
 
 def taught_text(taught: Taught) -> str:

@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 from hcm_scale.base import files
 from hcm_scale.base.console import missing_file_text
 from hcm_scale.base.sheets import without_quotes
+from hcm_scale.base.text import counted
 from hcm_scale.base.threads import run_in_slices
 from hcm_scale.graph import Graph
 from hcm_scale.ingest.policy import InputError, shown_names
@@ -266,7 +267,8 @@ def read_table(source: TableSource, id_names: Sequence[str] = (), of: Graph | No
         chunks.append(_read_batch(table, ids, words, row))
         row += len(batch)
     given = pa.concat_tables(chunks)
-    return given, f"{len(given):,} verdicts of {row:,} rows in {table.origin}: id in column {key}, verdict in {verdict}"
+    num_rows = f"{counted(len(given), 'verdict')} of {counted(row, 'row')}"
+    return given, f"{num_rows} in {table.origin}: id in column {key}, verdict in {verdict}"
 
 
 def _verdict_column(table: TableFiles, names: Sequence[str]) -> str:

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from hcm_scale.base.npy import FINITE, open_array, save_npy
 from hcm_scale.base.threads import run_in_slices
 from hcm_scale.graph.store import Graph
-from hcm_scale.rows.rows import Numbers, Rows, Values, log_amounts
+from hcm_scale.rows.rows import Numbers, Rows, Values, beyond, log_amounts
 
 FILES = ("row_surprises.npy", "row_links.npy", "bursts.npy")
 _LOW, _COMMON = 0.75, 0.95  # quantiles of a kind's surprises of rows: up to the second it says nothing
@@ -85,6 +85,7 @@ class OwnRows(NamedTuple):
     """An account's strangest rows, of equal ones the earlier first; sums that it paid and received, by currency."""
 
     rows: Numbers
+    num_rows: int
     paid: dict[str | None, float]
     received: dict[str | None, float]
 
@@ -146,12 +147,14 @@ class RowEvidence:
         into = self.rows.into.of(account)
         return self.rows.out.of(account), into[self.rows.payer[into] != account]
 
-    def own_rows(self, account: int, most: int = 20) -> "OwnRows":
-        """The strangest rows of an account, at most so many, and what it paid and received in all."""
-        by_end = self.of_account(account)
+    def own_rows(self, account: int, most: int = 20, other: int | None = None) -> "OwnRows":
+        """The strangest rows of an account, at most so many, and what it paid and received; with `other` alone."""
+        by_end = [
+            own if other is None else own[self.other_ends(own, account) == other] for own in self.of_account(account)
+        ]
         own = np.sort(np.concatenate(by_end))
         paid, received = (self._sums(rows) for rows in by_end)
-        return OwnRows(own[np.argsort(-self.surprise[own], kind="stable")[:most]], paid, received)
+        return OwnRows(own[np.argsort(-self.surprise[own], kind="stable")[:most]], len(own), paid, received)
 
     def _sums(self, rows: Numbers) -> dict[str | None, float]:
         """Sums of the amounts of some rows, by currency in the order of their numbers; None where it has no name."""
@@ -184,22 +187,26 @@ def rows_of(graph: Graph) -> Rows | None:
 
 
 def rows_before(graph: Graph, earlier: Graph) -> Rows | None:
-    """The rows that an earlier graph keeps between accounts of this one, by their ids; None where there are none."""
-    rows = rows_of(earlier)
-    if rows is None or rows_of(graph) is None:
+    """The rows that an earlier graph keeps between accounts of this one, by their ids; None where there are none.
+
+    Rows that this table holds too, as where it has grown or its window slid, are left out: no row is its own history.
+    """
+    rows, today = rows_of(earlier), rows_of(graph)
+    if rows is None or today is None:
         return None
     own, others = (pa.array(np.arange(g.num_nodes)) if g.ids is None else g.ids for g in (graph, earlier))
     if own.type != others.type:
         return None
     node = pc.index_in(others, own).fill_null(-1).to_numpy(zero_copy_only=False)
     payer, payee = node[rows.payer], node[rows.payee]
-    names, before = graph.info["rows"]["currencies"], earlier.info["rows"]["currencies"]
+    names, former = graph.info["rows"]["currencies"], earlier.info["rows"]["currencies"]
     code = np.full(256, 255, np.uint8)  # in this graph, of a currency of the earlier one
-    code[: len(before)] = [names.index(name) if name in names else 255 for name in before]
-    currency = code[rows.currency] if names or before else rows.currency
+    code[: len(former)] = [names.index(name) if name in names else 255 for name in former]
+    currency = code[rows.currency] if names or former else rows.currency
     is_kept = (payer >= 0) & (payee >= 0) & ((currency != 255) | (rows.currency == 255))
     columns = (payer, payee, rows.time, rows.amount, currency)
-    return Rows(graph.num_nodes, *(column[is_kept] for column in columns))
+    before = Rows(graph.num_nodes, *(column[is_kept] for column in columns))
+    return before.where(beyond(before, today))
 
 
 def open_row_evidence(folder: Path, graph: Graph, kinds: Kinds) -> RowEvidence | None:

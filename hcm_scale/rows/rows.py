@@ -131,6 +131,27 @@ class Rows:
         return float(np.quantile(steps, 0.1)) if len(steps) else DAY
 
 
+def beyond(rows: Rows, others: Rows) -> NDArray[np.bool_]:
+    """Which rows others do not hold, (m,): of rows that are equal in all columns, as many as there are more of."""
+    kept = np.ones(len(rows), np.bool_)
+    if not len(others):
+        return kept
+    own = np.flatnonzero((rows.time >= np.nanmin(others.time)) & (rows.time <= np.nanmax(others.time)))
+    if not len(own):
+        return kept
+    names = "payer", "payee", "time", "amount", "currency"
+    parts = [(getattr(others, name), getattr(rows, name)[own]) for name in names]
+    columns = [np.concatenate(part) + 0.0 for part in parts]
+    order = np.lexsort([np.arange(len(columns[0])), *columns])  # of equal ones the others come first
+    keys = np.stack(columns, axis=1)[order].view(np.int64)  # NaN equals NaN
+    group = np.cumsum(np.append(True, (keys[1:] != keys[:-1]).any(axis=1))) - 1
+    place = np.arange(len(order)) - np.searchsorted(group, group)
+    num_others = np.bincount(group, weights=order < len(others))[group]
+    is_own = order >= len(others)
+    kept[own[order[is_own] - len(others)]] = place[is_own] >= 2 * num_others[is_own]
+    return kept
+
+
 def log_amounts(amounts: Values) -> Values:
     """Logarithms of amounts; -inf of those below 0, NaN of those that are 0 or infinite."""
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -47,7 +47,7 @@ from hcm_scale.rows.history import (
     surprise_of,
     surprise_of_sort,
 )
-from hcm_scale.rows.rows import Numbers, Rows, Values, share_accounts, surprise
+from hcm_scale.rows.rows import Numbers, Rows, Values, beyond, share_accounts, surprise
 
 REACH = LENGTHS[-1]
 ROW = np.dtype(
@@ -129,7 +129,8 @@ def arrivals(rows: Rows, scale: Mapping[str, Values], kept: Records, new: Record
     """New rows among the run's `rows` and those `kept` since; ends are below `num_accounts`."""
     has_times = rows.has_times
     is_placed = (new["time"] >= rows.time[-1] - REACH) & has_times
-    last = _last_rows(rows) if has_times else np.zeros(0, ROW)
+    last = not_among(_last_rows(rows) if has_times else np.zeros(0, ROW), new)
+    kept = not_among(kept, new)
     earlier = len(last) + len(kept)
     joined = np.concatenate([last, kept, new[is_placed]])
     order = np.lexsort((joined["table"], joined["time"]))
@@ -167,6 +168,11 @@ def judge_chains(arrived: Arrivals) -> Judged:
     surprises[is_placed] = np.maximum(sequence["chain"][own].max(axis=1) - math.log(max(1, num_windows)), 0.0)
     arrived.new["chain"][is_placed] = sequence["chain"][own]
     return Judged(surprises, Chains(sequence, arrived.position, before))
+
+
+def not_among(records: Records, new: Records) -> Records:
+    """Those that are none of the new ones, told again, as where a table has grown: no row comes before itself."""
+    return records[beyond(_as_rows(records, 0), _as_rows(new, 0))]
 
 
 def _as_rows(records: Records, num_accounts: int) -> Rows:

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from hcm_scale import config as schema
 from hcm_scale.base import console, files, remote
 from hcm_scale.base.names import Hop
+from hcm_scale.base.text import counted
 from hcm_scale.cases.describe import case_page, describe
 from hcm_scale.cases.store import Cases, open_cases
 from hcm_scale.config import Config, with_options
@@ -37,7 +38,8 @@ from hcm_scale.edges.payments import StrangeRows
 from hcm_scale.edges.rows import EdgeRows
 from hcm_scale.edges.strange import StrangeEdges
 from hcm_scale.graph import Graph
-from hcm_scale.ingest.policy import Columns, InputError
+from hcm_scale.ingest import readers
+from hcm_scale.ingest.policy import Columns, InputError, shown_names
 from hcm_scale.report import wording
 from hcm_scale.report.evidence import Evidence
 from hcm_scale.report.explain import Explanation, explain
@@ -262,7 +264,7 @@ class FinishedRun:
         """Keeps a verdict on a case, which is one on the nodes of its core; what there is to say of it."""
         at = self.cases.position(str(name))
         verdicts.append(self.folder, judge_case(self.graph, self.cases, at, verdict, note), by)
-        return f"case {at + 1:,} ({self.cases.id_of(at)}): {verdict}, {len(self.cases[at].core):,} nodes"
+        return f"case {at + 1:,} ({self.cases.id_of(at)}): {verdict}, {counted(len(self.cases[at].core), 'node')}"
 
     def html(self, count: int = 10) -> str:
         """The run as a piece of HTML for a notebook, with the first `count` nodes."""
@@ -324,9 +326,9 @@ class FinishedRun:
     def edge_columns(self) -> Columns:
         """How the columns of the edge table are called and read."""
         named = {name: self.options.get(f"graph.{name}", value) for name, value in vars(schema.TablesGraph()).items()}
-        types = {"source_column": str, "target_column": str, "id_type": str, "dates": str}
+        types = {"source_column": str, "target_column": str, "id_type": str, "dates": str, "numbers": list[str]}
         files.check_types(self.folder / "config.json", named, types)
-        read = {"id_type": named["id_type"], "dates": named["dates"]}
+        read = {"id_type": named["id_type"], "dates": named["dates"], "numbers": tuple(named["numbers"])}
         return Columns(named["source_column"], named["target_column"], **read)
 
     @contextlib.contextmanager
@@ -472,3 +474,26 @@ def open_earlier(config: Config) -> cases.Earlier | None:
             f"since={where} has no cases: it is no finished run, or was made with until= before the report"
         )
     return cases.Earlier(where, run.stage("cases"), run.keys["cases"])
+
+
+def check_earlier(config: Config, graph: Graph) -> None:
+    """Refuses a run of `since` whose ids are of another type; a column that it coded in another way is told."""
+    if config.since is None:
+        return
+    before = Graph.open(FinishedRun(config.since).stage("graph"), verify=False)
+    kinds = [
+        "whole numbers" if one.ids is None or pa.types.is_integer(one.ids.type) else "text" for one in (graph, before)
+    ]
+    if kinds[0] != kinds[1]:
+        advice = "graph.id_type=text reads both alike"
+        raise ValueError(f"since={config.since} has ids that are {kinds[1]}, and here they are {kinds[0]}: {advice}")
+    if config.trained is None and (text := recoded_text(graph, before)):
+        log.warning("since=%s: %s", config.since, text)
+
+
+def recoded_text(graph: Graph, before: Graph) -> str:
+    """What there is to say where columns became attributes in another way in an earlier run; else nothing."""
+    if not (recoded := readers.recoded_columns(graph, before)):
+        return ""
+    which = f"{shown_names(recoded)} became attributes in another way there"
+    return f"{which}, which by itself changes scores: trained= keeps it"

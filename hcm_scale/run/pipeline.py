@@ -37,7 +37,7 @@ from hcm_scale.graph import Graph
 from hcm_scale.ranks.world import ALONE, World
 from hcm_scale.review import teach, verdicts
 from hcm_scale.run import sources
-from hcm_scale.run.finished import FinishedRun, open_earlier, open_trained, with_trained_options
+from hcm_scale.run.finished import FinishedRun, check_earlier, open_earlier, open_trained, with_trained_options
 from hcm_scale.run.stages import RunContext, num_blocks, stages
 from hcm_scale.run.workspace import Workspace
 from hcm_scale.stages import report
@@ -90,6 +90,7 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
                 release_unused()
                 if world.leads and part[0].name == "graph":  # its size is known now
                     workspace.check_all_fit(context.least_needs(listed))
+                    check_earlier(config, context.graph())
                 torch.cuda.empty_cache()  # blocks that a stage held on a GPU do not have the sizes that the next needs
         if not world.leads:
             return ""

@@ -285,6 +285,7 @@ def table_options(graph: schema.TablesGraph) -> dict[str, Any]:
         attributes=None if graph.include is None else tuple(graph.include),
         exclude=tuple(graph.exclude),
         categorical=tuple(graph.categorical),
+        numbers=tuple(graph.numbers),
         id_type=graph.id_type,
         dates=graph.dates,
     )

@@ -248,7 +248,7 @@ def facts_text(facts: Facts) -> str:
     shown = []
     for name, value in facts.items():
         if isinstance(value, bool | str) and len(str(value)) < 40:
-            shown.append(f"{name}={value}")
+            shown.append(str(value) if name == "line" else f"{name}={value}")
         elif isinstance(value, int | float):
             shown.append(f"{name}={value:,}" if isinstance(value, int) else f"{name}={value:.4g}")
     return "  ".join(shown)

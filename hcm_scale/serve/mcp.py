@@ -81,7 +81,11 @@ class Tools:
     def cases(self, first_case: int = 1, count: int = 20) -> dict[str, Any]:
         """Cases, the most surprising first; members counts nodes, rows the payments that hold them together."""
         cases, count = self._views.run.cases, _whole("count", count)
-        listed = case_table(cases).slice(_whole("first_case", first_case, max(1, len(cases))) - 1, count).to_pylist()
+        listed = (
+            case_table(cases, self._views.run.evidence)
+            .slice(_whole("first_case", first_case, max(1, len(cases))) - 1, count)
+            .to_pylist()
+        )
         for one in listed:
             core = cases[one["case"] - 1].core[:5].tolist()
             one["first_members"] = [self._views.graph.external_id(node) for node in core]
@@ -125,7 +129,7 @@ class Tools:
         told, row = self._explained(id, rank, 0)
         both = zip(told.reasons, reason_texts(told), strict=True)
         texts = [{"evidence": r.kind, "rank": r.rank, "of": r.num_ranked, "text": said.line} for r, said in both]
-        names = ("column", "value", "neighbors", "usual", "deviations", "extreme", "first_day")
+        names = ("column", "value", "neighbors", "usual", "never", "deviations", "extreme", "first_day")
         odd = [{name: getattr(d, name) for name in names} for d in told.differences]
         return {"node": row, "opening": opening_text(told), "reasons": texts, "attributes": odd}
 
@@ -141,14 +145,11 @@ class Tools:
         views, node = self._views, self._node(id, rank)
         if (strange := views.run.strange_rows) is None:
             raise ValueError("this run keeps no rows: its edges have no times, or are not of a table; see neighbors")
-        own, num_rows = (
-            strange.rows.own_rows(node, _whole("count", count)),
-            sum(map(len, strange.rows.of_account(node))),
-        )
+        own = strange.rows.own_rows(node, _whole("count", count))
         rows = [row for some in strange.tables(own.rows) for row in some.drop_columns("rank").to_pylist()]
         sums = {"paid": own.paid, "received": own.received}
         told = {name: [{"currency": c, "sum": amount} for c, amount in of.items()] for name, of in sums.items()}
-        return {"id": views.graph.external_id(node), "num_rows": num_rows, **told, "rows": rows}
+        return {"id": views.graph.external_id(node), "num_rows": own.num_rows, **told, "rows": rows}
 
     def review(self, count: int = 20) -> dict[str, Any]:
         """The nodes whose verdicts would tell most, and why each was drawn; until there are verdicts, the same ones."""

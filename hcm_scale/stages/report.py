@@ -23,7 +23,7 @@ from safetensors.numpy import load
 import hcm_scale
 from hcm_scale import shards
 from hcm_scale.base import files
-from hcm_scale.base.text import clip, p_text
+from hcm_scale.base.text import clip, counted, p_text
 from hcm_scale.base.threads import num_cores
 from hcm_scale.cases.changes import changes_line, changes_text
 from hcm_scale.cases.drawing import drawn
@@ -208,7 +208,7 @@ def _cases(run: Any) -> str:
     """The first cases, how many there are, and what has changed since an earlier run."""
     cases = run.cases
     lines = case_lines(run.graph, cases, _TOP)
-    lines += [f"{len(cases):,} cases, {cases.num_flagged:,} of them flagged"] if len(cases) > _TOP else []
+    lines += [f"{counted(len(cases), 'case')}, {cases.num_flagged:,} of them flagged"] if len(cases) > _TOP else []
     lines += [f"since {cases.changes['since']}: {changes_line(cases.changes)}"] if cases.changes else []
     return "\n".join(lines)
 

@@ -113,7 +113,7 @@ def test_members__of_a_large_case_have_the_roles_and_links_of_the_slow_twin():
 
     def role(node: int, is_core: bool) -> str:
         num_in, num_out = len({*payer[payee == node]}), len({*payee[payer == node]})
-        if num_in and num_out:
+        if num_in and num_out > num_in / 3:
             return "passes on"
         if num_in or num_out:
             return ("collects" if num_in > 1 else "is paid") if num_in else ("pays out" if num_out > 1 else "pays in")

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Callable
+from datetime import UTC
 
 import networkx as nx
 import openpyxl
@@ -11,10 +12,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from hcm_scale.cases.clue import Taken
 from hcm_scale.cases.drawing import draw
-from hcm_scale.review import teach
+from hcm_scale.cli import cases as cases_of_cli
+from hcm_scale.review import teach, verdicts
 from hcm_scale.run.finished import FinishedRun
-from tests.cases.conftest import COLLECTOR, PAYERS, RING, payments, run_of
+from tests.cases.conftest import COLLECTOR, PAYERS, RING, TAKER, payments, run_of
 from tests.helpers import small_detector
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -48,6 +51,15 @@ def test_case__of_a_collector_says_who_collects_and_who_pays_in(run):
     assert told["text"].count(COLLECTOR) >= 1
 
 
+def test_case__of_a_collector_has_where_the_money_went(run):
+    told = case_with(run, COLLECTOR)
+    roles = {member["id"]: member["role"] for member in told["members"]}
+    assert roles == {COLLECTOR: "collects", TAKER: "is paid"} | dict.fromkeys(PAYERS, "pays in")
+    sent = [row["amount"] for row in told["rows"] if row["payee"] == TAKER]
+    came = sum(row["amount"] for row in told["rows"] if row["payee"] == COLLECTOR)
+    assert sum(sent) == pytest.approx(0.95 * came, abs=0.02)
+
+
 def test_money__into_and_out_of_a_case_is_that_of_the_table(run, tmp_path):
     told = case_with(run, COLLECTOR)
     table = pq.read_table(run.folder.with_suffix(".parquet"))
@@ -70,6 +82,11 @@ def test_drawing__has_an_arrow_for_every_pair_that_pays_and_stays_in_its_box(run
     assert len(drawing["ticks"]) == told["num_rows"]
     assert all(0 <= n["x"] <= drawing["width"] and 0 <= n["y"] <= drawing["height"] for n in drawing["nodes"])
     assert len({(n["x"], n["y"]) for n in drawing["nodes"]}) == len(RING)
+    steps = {*zip(RING, [*RING[1:], RING[0]], strict=True)}
+    alone = told | {
+        "rows": [row for row in told["rows"] if (row["payer"], row["payee"]) in steps and row["amount"] > 200]
+    }
+    assert [n["id"] for n in draw(alone, [])["nodes"]] == RING  # in the order of their payments, round the circle
 
 
 def test_report__begins_with_cases_drawn_without_a_script(run):
@@ -90,6 +107,25 @@ def test_commands__list_and_tell_cases(hcm_scale: Command, run):
     assert hcm_scale("case", str(run.folder), run.cases.id_of(0)).stdout == told
     clue = " ".join(hcm_scale("case", str(run.folder), "--from", RING[2]).stdout.split())
     assert f"asses on: {', '.join(RING)}" in clue
+
+
+@pytest.mark.parametrize("text", ["{0}\n{1}\nnobody\n", "account;since\n{0};2020\n{1};2021\nnobody;2022\n"])
+def test_case__from_a_file_of_ids_has_their_cases(hcm_scale: Command, run, tmp_path, text):
+    (tmp_path / "known.csv").write_text(text.format(RING[0], COLLECTOR))
+    told = " ".join(hcm_scale("case", str(run.folder), "--from", str(tmp_path / "known.csv")).stdout.split())
+    for name in (RING[0], COLLECTOR):
+        assert case_with(run, name)["id"] in told
+    assert told.startswith("not in this graph: nobody ")
+
+
+def test_case__of_a_clue_that_is_one_by_itself_is_also_what_is_around(hcm_scale: Command, run, monkeypatch):
+    name, held_by = RING[0], case_with(run, RING[0])["held_by"]
+    monkeypatch.setattr(cases_of_cli, "ALONE", held_by)  # as if it were one
+    monkeypatch.setattr(cases_of_cli, "grow_from", lambda *_: [Taken(0, 4.0, "so it is")])
+    told = hcm_scale("case", str(run.folder), "--from", str(name)).stdout
+    assert told.startswith("Case ")
+    assert f"{name}: in no case of several nodes; the most surprising set around" in told
+    assert ": so it is" in told
 
 
 @pytest.mark.parametrize(
@@ -118,6 +154,14 @@ def test_export__of_cases_has_a_row_a_member_and_sheets(hcm_scale: Command, run,
     table = pq.read_table(tmp_path / "c.parquet")
     assert table.num_rows == len(run.cases.members)
     assert table["case"].to_pylist() == (run.cases.number_of_member + 1).tolist()
+    for row in table.to_pylist():
+        told = run.case(row["case_id"])
+        money = told["money"][0] if told["money"] else dict.fromkeys(("inside", "into", "out", "currency"))
+        own = [row[name] for name in ("money_inside", "money_in", "money_out", "currency")]
+        assert own == [money[name] for name in ("inside", "into", "out", "currency")]
+        if told["money"]:
+            seconds = [row[name].replace(tzinfo=UTC).timestamp() for name in ("first", "last")]
+            assert seconds == pytest.approx([told["first"], told["last"]], abs=1e-3)
     ranks = dict(zip(run.ranked["id"].to_pylist(), run.ranked["rank"].to_pylist(), strict=True))
     assert all(ranks[row["id"]] == row["rank"] for row in table.to_pylist())
     assert hcm_scale("export", str(run.folder), str(tmp_path / "c.xlsx"), "--cases", "--top", "2").returncode == 0
@@ -137,6 +181,25 @@ def test_diff__of_a_run_with_itself_has_nothing_new(hcm_scale: Command, run):
     assert all(told["cases"][name] == [] for name in ("new", "grown", "shrunk", "changed", "gone"))
     assert told["cases"]["num_same"] == run.cases.num_flagged
     assert (told["nodes"]["num_entered"], told["nodes"]["num_left"]) == (0, 0)
+    assert told["nodes"]["moved"] == []
+
+
+def check_moved(old: FinishedRun, new: FinishedRun, nodes: dict) -> None:
+    """The nodes that moved most have the ranks of both runs, and the kind by which they moved most."""
+    before, after = ({row["id"]: row for row in run.table.to_pylist()} for run in (old, new))
+    entered = [
+        row for name, row in after.items() if row["flagged"] and not (name in before and before[name]["flagged"])
+    ]
+    assert [row["id"] for row in entered] == [row["id"] for row in nodes["entered"]]  # all of them
+    moves = [one["before"] / one["after"] for one in nodes["moved"]]
+    assert [max(m, 1 / m) for m in moves] == sorted((max(m, 1 / m) for m in moves), reverse=True)
+    for one in nodes["moved"]:
+        was, now, kind = before[one["id"]], after[one["id"]], one["kind"]
+        assert was["flagged"] == now["flagged"]
+        assert (one["before"], one["after"]) == (was["rank"], now["rank"])
+        assert (one["kind_before"], one["kind_after"]) == (was[f"{kind}_rank"], now[f"{kind}_rank"])
+        ratios = {k: was[f"{k}_rank"] / now[f"{k}_rank"] for k in new.evidence.kinds}
+        assert ratios[kind] == (max if was["rank"] > now["rank"] else min)(ratios.values())
 
 
 def test_verdict__on_a_case_lasts_and_the_case_is_open_again_when_it_grows(hcm_scale: Command, run, tmp_path):
@@ -150,16 +213,23 @@ def test_verdict__on_a_case_lasts_and_the_case_is_open_again_when_it_grows(hcm_s
     assert sorted(given.table["id"].to_pylist()) == sorted(RING)
     assert {*given.table["case"].to_pylist()} == {name}
     assert first.case(name)["judged"] == "Judged bad by anna: known ring."
+    assert next(line for line in hcm_scale("cases", str(copied)).stdout.splitlines() if name in line).endswith("  bad")
     nodes, is_bad = teach.LabelledNodes.of(first).lessons(first.column("rank"))
     assert (len(nodes), is_bad.tolist()) == (1, [True])  # one verdict, of the best ranked
+
+    verdicts.append(copied, [(RING[1], "good")], "ben")
+    assert first.case(name)["judged"] == "Judged bad by anna: known ring."  # one has a verdict of its own: none is new
 
     later = run_of(tmp_path / "later", payments(more=2), since=str(copied))
     told = case_with(later, RING[0])
     assert told["id"] == name
     assert "Open again: 2 of its nodes have come since" in told["judged"]
+    listed = hcm_scale("cases", str(later.folder)).stdout.splitlines()
+    assert next(line for line in listed if name in line).endswith("  bad, open again")
     grown = [one for one in later.cases.changes["grown"] if one["id"] == name]
     assert [one["entered"] for one in grown] == [["s0", "s1"]]
     assert "grown" in hcm_scale("cases", str(later.folder)).stdout
+    check_moved(first, later, json.loads(hcm_scale("diff", str(copied), str(later.folder), "--json").stdout)["nodes"])
 
     assert hcm_scale("case", str(copied), name, "--verdict", "none").returncode == 0
     assert first.case(name)["judged"] == ""

@@ -73,5 +73,15 @@ def test_browser__opens_expands_judges_and_undoes(desktop, served):
     said = verdicts.latest(run.folder).by_id()
     core = {run.graph.external_id(int(node)) for node in run.cases[0].core}
     assert said == dict.fromkeys(core, "bad")
+    note = "document.querySelector('#case-list .note-text').value = 'a note'"
+    desktop.run(
+        f"{note}; document.querySelector('#case-list .case-verdict .bad').click()"
+    )  # the same verdict, another note
+    desktop.wait("return document.querySelector('#case-list .judged').textContent.includes('a note')")
+    desktop.run("document.querySelector('#case-list .one-member').open = true")
+    desktop.run("document.querySelector('#case-list .one-member .good').click()")
+    desktop.wait("return document.querySelector('#case-list .one-member output').textContent.includes(': good')")
+    member = desktop.run("return document.querySelector('#case-list .one-member select').value")
+    assert verdicts.latest(run.folder).by_id()[member] == "good"
     assert COLLECTOR in said or set(RING) <= set(said)
     assert desktop.console() == []

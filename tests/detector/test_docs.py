@@ -117,6 +117,9 @@ def test_nightly_page__has_a_job_that_runs(tmp_path, monkeypatch, shell):
     listed = pd.read_csv("runs/2026-11-17.csv")
     assert (listed["rank"].tolist(), listed["flagged"].any()) == ([*range(1, 101)], False)  # nothing stands out
     assert subprocess.run([*night, "graph.path=nowhere.csv"], capture_output=True).returncode == 2
+    assert subprocess.run([night[0], "2026-11-18", *night[2:]], capture_output=True).returncode == 3
+    assert json.loads(Path("runs/2026-11-18/config.json").read_text())["since"] == "runs/2026-11-17"
+    assert "nodes flagged now, not before: 0" in Path("runs/2026-11-18.changes.txt").read_text()
 
 
 def test_kubernetes_job__is_one_and_starts_a_run_by_torchrun():

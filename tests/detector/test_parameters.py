@@ -163,6 +163,9 @@ def test_grid__of_scikit_learn_sets_parameters():
     [
         lambda found, data: GridSearchCV(found, {"classes": [2, 3]}).fit(data),
         lambda found, data: cross_val_score(found, data),
+        lambda found, data: GridSearchCV(found, {"classes": [2, 3]}, scoring="roc_auc", cv=2, error_score="raise").fit(
+            data, np.arange(9) % 2
+        ),
     ],
 )
 def test_search_of_scikit_learn__is_told_what_to_search_by(search):

@@ -121,6 +121,17 @@ def test_detector__takes_events_of_torch_geometric_and_three_arrays():
         HCM(options=FEW).fit((ends, amount[:5], t))
 
 
+def test_explanation__of_a_pair_has_the_rows_between_the_two(run):
+    rows = run.strange_rows.table().to_pandas()
+    one, other = rows.iloc[0][["source", "target"]]
+    pair = rows[(rows["source"].isin([one, other])) & (rows["target"].isin([one, other]))]
+    text = run.explained_text([], [f"{one},{other}"])
+    own = text[text.index("their ") :].splitlines()
+    assert own[0].startswith(f"their {len(pair):,} payments; in all {one} " if len(pair) > 1 else "their only payment")
+    assert len(own) == 1 + min(20, len(pair))
+    assert f"{rows.iloc[0]['amount']:,.2f}   to   {other}" in own[1]
+
+
 def test_explanation__has_the_accounts_own_rows_and_its_sums(run):
     rows, ids = run.strange_rows.table().to_pandas(), run.table["id"].to_pylist()
     for name in (ids[0], ids[len(ids) // 2]):
@@ -133,7 +144,9 @@ def test_explanation__has_the_accounts_own_rows_and_its_sums(run):
         strangest = sorted(own["surprise"], reverse=True)[:20]
         assert [row["surprise"] for row in told.own["rows"]] == pytest.approx(strangest)
         text = run.explained_text([name])
-        assert f"the 20 strangest of its {len(own):,} payments; in all paid {paid:,.2f}, received" in text
+        num_strange = sum(row["evidence"] is not None for row in told.own["rows"])
+        most = {20: "the 20 strangest", 0: "20, none of them strange,"}.get(num_strange, f"{num_strange} strange and")
+        assert re.search(rf"{most}.* of its {len(own):,} payments; in all paid {paid:,.2f}, received", text)
         for row in told.own["rows"]:
             way, other = ("to", row["payee"]) if row["payer"] == name else ("from", row["payer"])
             assert re.search(rf"{row['amount']:,.2f} +{way} +{other}", text)

@@ -3,9 +3,11 @@
 import json
 import logging
 import shutil
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
+import openpyxl
 import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
@@ -153,6 +155,27 @@ def test_new_rows__scored_again_have_the_same_numbers_and_are_kept_once(run):
     pd.testing.assert_frame_equal(scored(run, second), two)
     assert np.load(run / "stream" / "rows.npy").tobytes() == kept.tobytes()
     assert not numbers(two).equals(numbers(one))
+
+
+def test_new_rows__of_a_table_that_grows_are_those_of_one_table_and_are_kept_once(made, run, tmp_path):
+    """Each file has the rows of those before, and the first has rows of the run: none was paid twice by that."""
+    own = pd.read_csv(made.parent / "payments.csv", parse_dates=["when"]).assign(note="")
+    table = pd.concat([own[own["when"] > "2024-04-01"], NEW[NEW["when"] > "2024-04-10"]], ignore_index=True)
+    whole = numbers(scored(Path(shutil.copytree(made, tmp_path / "other")), table))
+    twice = whole["edge_reason"].str.contains("within a day before")
+    assert twice.sum() <= 1, table[twice]  # chance has one such row
+    scored(run, table[table["when"] < "2024-04-14"])
+    pd.testing.assert_frame_equal(numbers(scored(run, table)), whole)
+    kept = np.load(run / "stream" / "rows.npy")
+    assert len(np.unique(kept[["payer", "payee", "time", "amount"]])) == len(kept)
+
+
+def test_export__of_rows_of_a_csv_as_a_workbook_has_numbers_and_dates_as_such(made, tmp_path):
+    assert main(["export", str(made), str(tmp_path / "x.xlsx"), "--edges", "--top", "20"]) == 0
+    names, *rows = openpyxl.load_workbook(tmp_path / "x.xlsx").active.values
+    own = {name: {type(row[names.index(name)]) for row in rows} for name in ("payer", "when", "amount", "currency")}
+    assert own.pop("amount") <= {int, float}
+    assert own == {"payer": {str}, "when": {datetime}, "currency": {str}}
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])

@@ -709,14 +709,33 @@ def test_text_of_nearly_all_numbers__says_how_many_and_shows_the_first_other(tmp
     g = read_tables(tmp_path / "g", edges, parquet(tmp_path / "n.parquet", {"id": range(200), **columns}))
     uses = {name: told(g)[f"nodes.{name}"][0] for name in columns}
     sap = "199 of its 200 values look like numbers, and not 'k.A.'"
-    assert uses["sap"].startswith(f"not used: {sap}: write numbers as 1234.56, gaps as nothing; graph.categorical")
-    assert f"{sap}; graph.categorical=[sap] keeps it" in caplog.text
+    assert uses["sap"].startswith(
+        f"not used: {sap}: graph.numbers=[sap] reads it, with gaps in place of these; graph.categorical"
+    )
+    assert f"{sap}, graph.numbers=[sap] reads it" in caplog.text
     most = "; 190 of its 200 values look like numbers, and not 'k.A.'"
     assert uses["often"].startswith("32 0/1 columns, by a hash of the text" + most)
     few = "190 of its 200 values look like numbers, and not 'k.A.', '?', 'none'"
     assert uses["few"].startswith(f"a 0/1 column for each value; {few}")
-    assert f"column 'few' is read as text: {few}; with gaps" in caplog.text
+    assert f"column 'few' is read as text: {few}; graph.numbers=[few] reads it, with gaps" in caplog.text
     assert "a name, free text" in uses["code"]
+
+
+def test_numbers__are_read_with_gaps_in_place_of_other_text(save):
+    edges, count = save("e", {"source": [0], "target": [1]}), 200
+    marks = {"whole": "{}", "comma": "{},5", "money": "{}.50 EUR"}
+    columns = {name: [("k.A.", form.format(i))[i % 40 != 7] for i in range(count)] for name, form in marks.items()}
+    g = read_tables(
+        edges.parent / "g", edges, save("n", {"id": range(count), **columns}), columns=Columns(numbers=(*marks,))
+    )
+    assert g.columns == tuple(column for name in marks for column in (name, f"{name} is null"))
+    kept = np.arange(count) % 40 != 7
+    for at, name in enumerate(marks):
+        np.testing.assert_array_equal(g.x[:, 2 * at + 1], ~kept)
+        np.testing.assert_allclose(g.x[kept, 2 * at], np.arange(count)[kept] + 0.5 * (name != "whole"))
+    mixed = save("m", {"id": range(4), "whole": ["1,5", "2.25", "k.A.", "3 EUR"]})
+    with pytest.raises(InputError, match=r"graph\.numbers=\[whole\]: its values in m\..* are not written in one way"):
+        read_tables(edges.parent / "h", edges, mixed, columns=Columns(numbers=("whole",)))
 
 
 def test_minus_at_the_end__is_that_of_a_number(save):

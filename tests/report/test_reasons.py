@@ -114,6 +114,18 @@ def test_reasons__of_a_node_with_one_neighbour_do_not_begin_with_hops(scored_wor
     assert first(1) == "context"
 
 
+def test_reasons__are_none_whose_number_is_usual(scored_world: World, monkeypatch):
+    """As that its neighbours look four hops away where those of all like it do."""
+    evidence, nodes = scored_world(200, rank_by="score").evidence(), range(60)
+    before = {node: [reason.kind for reason in explain(evidence, node).reasons] for node in nodes}
+    assert any("hop" in kinds for kinds in before.values())
+    monkeypatch.setattr(around.Around, "mean_length", lambda *_: {"value": 4.0, "usual": 3.99, "count": 1})
+    for node, kinds in before.items():
+        own = [kind for kind in kinds if kind not in ("hop", "context")]
+        now = [reason.kind for reason in explain(evidence, node).reasons]
+        assert now == own if own else (len(now) == 1 and now[0] not in ("hop", "context"))
+
+
 def test_reasons__name_no_kind_that_weighs_nothing(scored_world: World):
     world = scored_world(200, rank_by="score")
 

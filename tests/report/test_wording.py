@@ -73,10 +73,24 @@ def test_reasons__every_kind_in_words_with_its_numbers_and_its_rank():
             Difference("largest sum, as Payer IBAN", 9.0, 1.0, 4.0),
             "`largest sum` when it is `Payer IBAN` = 9 where the mean around it is 1",
         ),
+        (
+            Difference("rows, as payee", 2196.0, 0.0, 9.0, usual=0.0, never=("neighbors", "usual")),
+            "`rows` when it is `payee` = 2,196 where most nodes and all around it are never `payee`",
+        ),
+        (
+            Difference("rows, as payee", 2196.0, 0.1, 9.0, usual=0.0, never=("usual",)),
+            "`rows` when it is `payee` = 2,196 where 0.1 is the mean around it and most nodes are never `payee`",
+        ),
     ],
 )
 def test_reasons__attributes_as_values_categories_gaps_and_text(difference: Difference, words: str):
     assert told(ODD, differences=(difference,)) == [f"odd attributes: {words} (rank 3 of 20,000 by attributes)"]
+
+
+def test_attributes__of_an_end_that_nodes_never_are_at_are_never_in_the_table():
+    difference = Difference("sum of amount, as payee", 9.0, 0.0, 4.0, never=("neighbors",))
+    page = wording.explanation_text(made(ODD, differences=(difference,)))
+    assert page.splitlines()[-1].split()[-3:] == ["9", "never", "+4.0"]
 
 
 def test_reasons__the_usual_value_is_not_called_odd():

@@ -314,3 +314,15 @@ def test_worth_reading__does_not_end_at_one_good_node() -> None:
     for name in ("after", "before"):
         assert 400 <= estimates.worth_reading(name, 0.2) <= 1_200
     assert estimates.worth_reading("after", 0.99) < 400
+
+
+def test_estimates__a_case_that_was_judged_is_one_verdict_in_what_is_said_of_others() -> None:
+    order, case = np.arange(4000), np.arange(20)
+    is_bad, first = np.ones(20, bool), np.arange(1)
+    alone, as_one, as_many = (
+        Estimates.of({"list": order}, nodes, is_bad[nodes], lessons).shares("list", [20, 200])
+        for nodes, lessons in ((first, None), (case, (first, is_bad[first])), (case, None))
+    )
+    assert as_one[0][:2] == (20, 1.0)  # they count as they are
+    assert as_one[1].share == pytest.approx(alone[1].share, abs=0.1)
+    assert as_one[1].share < as_many[1].share - 0.1

@@ -41,6 +41,21 @@ def test_rows_before__have_the_currencies_of_this_table_by_name(tmp_path):
     np.testing.assert_array_equal(before.time, earlier.rows.time[kept])
 
 
+@pytest.mark.parametrize(
+    ("first", "last"), [(0, 300), (0, 400), (100, 400), (300, 400)], ids=["same", "grown", "slid", "later"]
+)
+def test_rows_before__are_those_that_this_table_does_not_hold(tmp_path, first, last):
+    """Of rows that are equal, as many are left as the earlier table has more of: no row is its own history."""
+    data = pa.table(events(400) | {"day": np.arange(400) // 4})
+    data = pa.concat_tables([data.slice(0, 60), data.slice(40)])  # twenty rows are there twice
+    earlier = read_tables(tmp_path / "earlier", data.slice(0, 300), columns=ENDS)
+    graph = read_tables(tmp_path / "today", data.slice(first, last - first), columns=ENDS)
+    before = rows_before(graph, earlier)
+    expected = data.slice(0, min(first, 300)).take(np.argsort(data["day"].to_numpy()[: min(first, 300)], kind="stable"))
+    np.testing.assert_allclose(np.exp(before.amount), expected["amount"].to_numpy())
+    assert graph.ids.take(pa.array(before.payer)).to_pylist() == expected["payer"].to_pylist()
+
+
 def test_own_rows__are_the_strangest_of_an_account_with_its_sums_by_currency(tmp_path):
     data = events(300) | {"currency": np.resize(["EUR", "USD", None], 300), "day": np.arange(300)}
     data["amount"][::7], data["amount"][5::50] = np.nan, -3.0

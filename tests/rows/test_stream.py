@@ -128,6 +128,20 @@ def test_history__of_a_new_row_has_its_sort(case):
         assert judged.history.sort[number] == expected
 
 
+def test_rows__that_the_run_or_a_table_before_holds_meet_no_copy_of_theirs():
+    rows = random_rows("plain", 3)
+    last = as_records(rows.where(rows.time > rows.time[-1] - REACH))
+    nothing, kept = np.zeros(0, ROW), later(rows, "plain")
+    kept = kept[np.isfinite(kept["time"]) & (kept["time"] >= rows.time[-1] - REACH)]
+    again = Judged(rows, scale_of(rows), nothing, last.copy(), rows.num_accounts)
+    expected = (history(rows).sort == 1)[rows.time > rows.time[-1] - REACH]
+    assert not (again.history.sort == 1)[~expected].any()
+    alone, grown = (
+        Judged(rows, scale_of(rows), before, kept.copy(), rows.num_accounts + 2) for before in (nothing, kept)
+    )
+    np.testing.assert_array_equal(grown.surprises, alone.surprises)
+
+
 def test_surprise_of__is_that_of_the_rank_to_a_tenth_of_a_nat():
     values = np.random.default_rng(0).lognormal(0, 1, 5_000) * (np.arange(5_000) % 3 > 0)
     ranks = -np.log([(values >= value).mean() for value in values[:300]])

@@ -20,7 +20,7 @@ from hcm_scale.cli.commands import export_run
 from hcm_scale.config import Config, TablesGraph
 from hcm_scale.graph import Graph
 from hcm_scale.run import pipeline
-from hcm_scale.run.finished import FinishedRun, as_trained
+from hcm_scale.run.finished import FinishedRun, as_trained, check_earlier
 from hcm_scale.stages.drift import Drift
 from hcm_scale.synthetic import families as synthetic
 from hcm_scale.synthetic.inject import inject
@@ -392,7 +392,7 @@ def test_edge_table__with_new_columns_and_values_fails_the_checks_and_an_equal_o
     assert f"column 'kind' has 100 {what}, taken as gaps: wire" in caplog.text
 
 
-def test_since__tells_that_columns_are_coded_in_another_way_unless_the_model_is_the_same(tmp_path):
+def test_since__tells_that_columns_are_coded_in_another_way_unless_the_model_is_the_same(tmp_path, caplog):
     runs, rng = [tmp_path / name for name in ("60 values", "70 values", "70 trained")], np.random.default_rng(0)
     for run, num_values, trained in zip(runs, (60, 70, 70), (None, None, runs[0]), strict=True):
         config = small(run, trained)
@@ -401,6 +401,16 @@ def test_since__tells_that_columns_are_coded_in_another_way_unless_the_model_is_
         pipeline.run(config, until="score")
     said = [export_run([str(run), str(tmp_path / "new.csv"), "--since", str(runs[0])]) for run in runs]
     assert ["['kind'] became attributes in another way" in text for text in said] == [False, True, False]
+    again = small(tmp_path / "again")
+    again.graph = write_tables(tmp_path / "of again", kinds, age=rng.random(140))
+    check_earlier(replace(again, since=str(runs[0])), FinishedRun(runs[1]).graph)
+    assert f"since={runs[0]}: ['kind'] became attributes in another way" in caplog.text
+
+
+def test_since__of_a_run_with_ids_of_another_type_is_refused_before_training(graph, yesterday, tmp_path):
+    named = replace(graph, ids=pa.array([f"n{i}" for i in range(graph.num_nodes)]))
+    with pytest.raises(ValueError, match=r"ids that are whole numbers, and here they are text: graph\.id_type=text"):
+        check_earlier(replace(small(tmp_path / "run"), since=str(yesterday)), named)
 
 
 def test_tables__of_another_type_are_refused_by_name(tmp_path):

@@ -15,7 +15,7 @@ from hcm_scale.score.kinds.around import Around
 from hcm_scale.score.kinds.history import history_of
 from hcm_scale.score.kinds.inputs import KindInputs
 from hcm_scale.score.kinds.kind import ROW_KIND, Column, Reason, Values
-from hcm_scale.score.kinds.row_phrases import evidence_of, length_text, time_text
+from hcm_scale.score.kinds.row_phrases import evidence_of, length_text, span_texts, time_text
 
 
 def _burst_of(made: MadeEvidence) -> Burst:
@@ -70,7 +70,8 @@ def _sentence(_: Any, r: Reason) -> str:
     partners = f"{'to' if d['pays'] else 'by'} {d['partners']:,} account{'s' * (d['partners'] != 1)}"
     when = f"{'at' if d['steps'] else 'on'} {time_text(d['begin'], d['steps'], clock=False)}"
     if d["end"] > d["begin"]:
-        when = f"within {length_text(d['end'] - d['begin'], d['steps'])} from {time_text(d['begin'], d['steps'])} on"
+        first = span_texts([d["begin"], d["end"]], d["steps"])[0]
+        when = f"within {length_text(d['end'] - d['begin'], d['steps'])} from {first} on"
     usual = f"{r.usual:,.1f}" if r.usual is not None and r.usual >= 0.1 else "hardly any"
     return f"{r.count:,} payments {'out' if d['pays'] else 'in'} {partners} {when}, where {usual} are usual"
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hcm_scale.base.text import counted
 from hcm_scale.rows.evidence import MadeEvidence, RowEvidence
 from hcm_scale.rows.history import NEGATIVE, NUM_CUTS, TWICE, History, NewHistory, history, rank_table, sorts_among
 from hcm_scale.rows.stream import judge_history
@@ -74,11 +75,11 @@ def _reason(around: Around) -> dict[str, Any]:
 def _sentence(_: Any, r: Reason) -> str:
     paid, received, twice, negative = (r.details[name] for name in ("paid", "received", "twice", "negative"))
     if max(twice, negative) > paid + received:
-        what = f"{max(twice, negative):,} of its {r.count:,} payments"
+        what = f"{max(twice, negative):,} of its {counted(r.count, 'payment')}"
         return f"{what} {'are negative' if negative > twice else 'repeat an amount to the same payee within a day'}"
     if not paid + received:
-        return f"some of its {r.count:,} payments are of amounts that it rarely has"
-    what = f"{paid + received:,} of its {r.count:,} payments {'is' if paid + received == 1 else 'are'}"
+        return f"some of its {counted(r.count, 'payment')} are of amounts that it rarely has"
+    what = f"{paid + received:,} of its {counted(r.count, 'payment')} {'is' if paid + received == 1 else 'are'}"
     end = "it receives" if received > paid else "it pays"
     if "odd" not in r.details:
         return f"{what} far from what those who pay and are paid usually see"

@@ -75,15 +75,26 @@ def difference_text(e: Any, d: Any) -> str:
         return f"{category[0]} is {'' if d.value else 'not '}{category[1]}, which is so of {share} {where}"
     if d.counts is not None:
         usual = "" if d.usual is None else f", where {percent(d.usual)} is usual"
-        of = "partners" if d.column.startswith(ONCE + AS_END) else "rows"
+        of = ("partner" if d.column.startswith(ONCE + AS_END) else "row") + "s" * (d.counts[1] != 1)
         return f"{column}: {d.counts[0]:,} of its {d.counts[1]:,} {of}{usual}"
     own, mean, usual = (quantity(value, d.first_day) for value in (d.value, d.neighbors, d.usual or 0.0))
+    if d.never:
+        return f"{column} = {own} where {_never_text(d, mean, usual, where)}"
     if d.usual is None:
         return f"{column} = {own} where the mean {where} is {mean}"
     around = f" and {mean} the mean {where}" * (_num_alike(e) > 0)
     return (
         f"{column} = {own}, as is usual{around}" if own == usual else f"{column} = {own} where {usual} is usual{around}"
     )
+
+
+def _never_text(d: Any, mean: str, usual: str, where: str) -> str:
+    """What is usual of an attribute of one end of rows, and the mean around it, where some of them are never there."""
+    never = f"never `{clip(d.column.rpartition(AS_END)[2], NAME_WIDTH)}`"
+    whose = ["most nodes"] * ("usual" in d.never) + [f"all {where}"] * ("neighbors" in d.never)
+    numbers = [f"{usual} is usual"] * (d.usual is not None and "usual" not in d.never)
+    numbers += [f"{mean} is the mean {where}"] * ("neighbors" not in d.never)
+    return " and ".join([*numbers, *[f"{' and '.join(whose)} are {never}"] * bool(whose)])
 
 
 def column_text(column: str) -> str:

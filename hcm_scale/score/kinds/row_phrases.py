@@ -41,8 +41,8 @@ def amount_text(facts: Mapping[str, Any]) -> str:
     return f"{amount} {clip(facts['currency'], 12)}" if amount and facts["currency"] else amount
 
 
-def time_text(seconds: float, steps: bool, *, clock: bool = True) -> str:
-    """Such as `4 May 2024 10:12`; of steps their number.
+def time_text(seconds: float, steps: bool, *, clock: bool | None = None) -> str:
+    """Such as `4 May 2024 10:12`; of steps their number. Midnight has no clock unless one is asked for.
 
     >>> time_text(0.0, False), time_text(90_000.0, False), time_text(172_800.0, True), time_text(1e12, False)
     ('1 January 1970', '2 January 1970 01:00', 'step 2', 'second 1e+12')
@@ -53,7 +53,16 @@ def time_text(seconds: float, steps: bool, *, clock: bool = True) -> str:
         return f"second {seconds:.6g}"
     moment = datetime.fromtimestamp(seconds, UTC)
     date = f"{moment.day} {moment:%B} {moment.year}"
-    return f"{date} {moment:%H:%M}" if clock and seconds % DAY else date
+    return f"{date} {moment:%H:%M}" if (seconds % DAY > 0.0 if clock is None else clock) else date
+
+
+def span_texts(times: Sequence[float], steps: bool) -> list[str]:
+    """Times beside each other: all with their clocks where one of them has one.
+
+    >>> span_texts([0.0, 90_000.0], False)
+    ['1 January 1970 00:00', '2 January 1970 01:00']
+    """
+    return [time_text(time, steps, clock=any(time % DAY for time in times)) for time in times]
 
 
 def length_text(seconds: float, steps: bool) -> str:

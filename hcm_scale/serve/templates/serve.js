@@ -277,6 +277,7 @@
     Object.assign(note, { type: "text", placeholder: "a note, kept with the verdict", maxLength: 1000, disabled: Boolean(unwritable) });
     one.append(box, note);
     card.addEventListener("click", () => markCase(one));
+    memberButtons(card.querySelector(".one-member"));
     const around = card.querySelector(".around");
     around.addEventListener("toggle", async () => {
       const inside = around.lastElementChild;
@@ -289,6 +290,31 @@
       }
     });
     paintCase(one, true);
+  }
+
+  // Verdicts on one member of a case, which count for it whatever is said of the case.
+  function memberButtons(details) {
+    if (!details) return;
+    const [select, said] = [details.querySelector("select"), details.querySelector("output")];
+    const box = make("div", "judge given");
+    said.before(box);
+    for (const verdict of ["bad", "good", "unsure", "none"]) {
+      const button = make("button", verdict, NAMES[verdict]);
+      Object.assign(button, { type: "button", disabled: Boolean(unwritable) });
+      button.addEventListener("click", () => {
+        const id = select.value;
+        stored = stored.then(async () => {
+          try {
+            const answer = await (await ask("verdicts", { id, verdict })).json();
+            said.textContent = `${id}: ${answer.verdict || "no verdict"}`;
+            showCounts(answer.counts);
+          } catch (error) {
+            say(`The verdict on ${id} is not stored: ${error.message}`);
+          }
+        });
+      });
+      box.append(button);
+    }
   }
 
   function paintCase(one, isStored) {
@@ -309,8 +335,8 @@
   // Stores a verdict on a case; its note stays typed if it is not stored.
   function giveCase(one, verdict, undone) {
     const before = one.dataset.verdict || "none";
-    if (unwritable || verdict === before) return;
     const note = one.querySelector(".note-text").value;
+    if (unwritable || (verdict === before && note === (one.dataset.note || ""))) return;
     one.dataset.verdict = verdict === "none" ? "" : verdict;
     paintCase(one, false);
     numGiven++;
@@ -318,7 +344,7 @@
       try {
         const answer = await (await ask("verdicts", { case: one.dataset.case, verdict, note })).json();
         if (!undone) givenCases.push([one, before]);
-        one.dataset.verdict = answer.verdict;
+        Object.assign(one.dataset, { verdict: answer.verdict, note });
         one.closest("article").querySelector(".judged").textContent = answer.judged;
         showCounts(answer.counts);
         say("");
