@@ -388,6 +388,7 @@ class ColumnLine:
 
 _ColumnCounts = tuple[str, int | None, int | None]  # use, distinct values, gaps
 _MAX_LINES = 60
+_ENDS = ("payer", "payee")
 _HEADER = ("table", "column", "type", "distinct", "gaps", "use")
 
 
@@ -400,6 +401,8 @@ def _edge_lines(table: EdgeTable, directed: bool, made: Sequence[EdgeEncoding]) 
     of_ends = ["an end of each edge; which end is not kept: graph.directed=true keeps it"] * 2
     if directed:
         of_ends = ["where each edge starts", "where each edge ends"]
+    elif table.payments:
+        of_ends = [f"the {name} of each row; edges have no direction: graph.directed=true keeps it" for name in _ENDS]
     for i, name in enumerate((columns.source, columns.target)):
         counted = f"; rows and partners{AS_END}{name} are attributes" if made else ""
         uses[name] = of_ends[i] + counted, table.num_distinct[i], table.num_nulls[i]
