@@ -37,7 +37,7 @@ from hcm_scale.base.npy import save_npy
 from hcm_scale.base.text import words
 from hcm_scale.graph.check import PAYMENTS
 from hcm_scale.ingest.edge_columns import NumberColumn, TextColumn, TimeColumn, kind_of
-from hcm_scale.ingest.encode import floats
+from hcm_scale.ingest.encode import floats, is_text
 from hcm_scale.ingest.policy import Columns, InputError, not_finite
 from hcm_scale.ingest.table_files import TableFiles
 from hcm_scale.ingest.time_formats import TimeFormat, format_from_json, guess_format
@@ -251,6 +251,12 @@ def row_columns(files: TableFiles, columns: Columns) -> RowColumns | None:
     """The columns that rows are kept by, as options or names say; None where there is neither a time nor an amount."""
     ends = (columns.source, columns.target, *columns.exclude, *files.index_columns)
     free = [name for name in files.schema.names if name not in ends]
+    of_rows = {"time": columns.time, "amount": columns.amount}
+    called = [name for name in free for role, own in of_rows.items() if name == own or _plainness(role, name)]
+    files = files.with_most([name for name in dict.fromkeys(called) if name not in columns.categorical], columns.dates)
+    for name in called:
+        if is_text(files.type_of(name)) and name in files.notes:
+            log.warning("column %r is no time and no amount of rows: %s", name, files.notes[name])
     files = _with_times_as_numbers(files, [name for name in free if name not in columns.categorical], columns)
     kinds = {name: kind_of(files, name, is_category=name in columns.categorical) for name in free}
     numbers = [name for name, kind in kinds.items() if kind == "number"]
@@ -360,6 +366,7 @@ def columns_of_new(files: TableFiles, about: Mapping[str, Any], dates: str) -> R
     for role, name in [*names.items(), *(("time", name) for name in (form.stored if form else ()))]:
         files.check_columns(f"graph.{role}_column", [name])
     files = files.with_text_formats(list(names.values()), dates)
+    files = files.with_most([name for role, name in names.items() if role != "currency"], dates)
     files = files.with_times({about["time"]: form}) if form else files
     kinds = {"time": "number" if about["steps"] else "time", "amount": "number", "currency": "text"}
     for role, name in names.items():

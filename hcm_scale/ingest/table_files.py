@@ -40,6 +40,7 @@ from hcm_scale.base.files import resolved
 from hcm_scale.base.sheets import read_sheet
 from hcm_scale.ingest.encode import (
     POINTS_OF_THOUSANDS,
+    MostlySearch,
     TextFormat,
     TextFormatSearch,
     is_date,
@@ -171,6 +172,24 @@ class TableFiles:
         formats = {name: form for name, (form, _) in chosen.items() if form}
         schema = pa.schema([e.with_type(formats[e.name].kind) if e.name in formats else e for e in self.schema])
         notes = {name: note for name, (_, note) in chosen.items() if note}
+        return replace(self, schema=schema, formats=formats, notes=self.notes | notes)
+
+    def with_most(self, names: Sequence[str], dates: str) -> "TableFiles":
+        """The same files; of the named columns of text those whose values mostly have one format are read by it."""
+        names = [name for name in names if is_text(self.type_of(name)) and self._likely_formats(name, dates)]
+        searches = {name: MostlySearch(text_formats(dates)) for name in names}
+        batches = self.with_casts(dict.fromkeys(names, pa.large_string())).batches(names) if names else iter(())
+        for batch in batches:
+            for name, search in searches.items():
+                search.add(batch[name])
+        schema, formats = self.schema, dict(self.formats)
+        for name, search in searches.items():
+            form, told = search.chosen()
+            if form is not None:
+                formats[name] = form
+                schema = schema.set(schema.get_field_index(name), pa.field(name, form.kind))
+                log.warning("column %r: %s; such values are gaps", name, told)
+        notes = {name: formats[name].note for name in names if name in formats and formats[name].note}
         return replace(self, schema=schema, formats=formats, notes=self.notes | notes)
 
     def with_gaps(self, needed: Sequence[str | None]) -> "TableFiles":

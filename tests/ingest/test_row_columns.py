@@ -263,3 +263,29 @@ def test_attributes__are_of_the_same_time_as_rows(tmp_path, caplog):
     assert "booked is the time of rows" in lines(graph)["day"]
     assert "column booked: the time of each row (dates" in caplog.text
     assert "column amount: the amount of each row" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "read_as", "said"),
+    [
+        ("when", ["2024-01-31", "2024-02-01", "soon", "2024-02-31"], [DAY * 19753] + [DAY * 19754] * 3, "'soon'"),
+        ("when", ["31-Jan-2024", "1-Feb-2024", "2.2.24", "03-Mar-2024"], None, "'2.2.24'"),
+        ("when", ["2024/01/31 10:00", "2024/02/01 11:00", "?", "2024/02/03 00:00"], None, "'?'"),
+        ("amount", ["1.5", "2.5", "about 3", "9.25"], [1.5, 2.5, None, 9.25], "'about 3'"),
+        ("amount", ["1.000,5", "2.5", "17,25", "9,5"], [1000.5, None, 17.25, 9.5], "'2.5'"),
+    ],
+)
+def test_values_in_other_formats__are_gaps_and_told(tmp_path, caplog, name, values, read_as, said):
+    data = table(**{name: values}, **({"amount": [1.0] * 4} if name == "when" else {"day": DATES[0] + np.arange(4)}))
+    pyarrow.csv.write_csv(data, tmp_path / "e.csv")
+    graph = read(tmp_path, str(tmp_path / "e.csv"))
+    assert f"of its 4 values is not written as the others: {said}" in caplog.text
+    assert len(graph.rows.time) == 4
+    stored = graph.rows.amount if name == "amount" else graph.rows.time
+    if read_as:
+        assert [None if np.isnan(value) else value for value in stored] == read_as
+
+
+def test_dates__that_are_two_things_are_warned_of(tmp_path, caplog):
+    read(tmp_path, table(when=["1/2/2024", "3/4/2024"], amount=[1.0, 2.0]))
+    assert "column 'when' is no time and no amount of rows: what 03/04/2024 means is not known" in caplog.text
