@@ -49,7 +49,9 @@ audit: .venv/.dev ## files of strangers: damaged inputs, hostile graphs and runs
 	$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -m 'audit or not (slow or gate or gpu)' \
 		tests/fault/test_damage.py tests/fault/test_damaged.py tests/fault/test_stranger.py tests/fault/test_stuck.py \
 		tests/fault/test_hostile_runs.py tests/fault/test_fuzzed_folders.py tests/fault/test_secrets.py \
-		tests/ingest/test_hostile.py tests/report/test_sentences.py tests/test_bounds.py
+		tests/fault/test_links.py tests/fault/test_sent_runs.py tests/fault/test_exports.py tests/cases/test_hostile.py \
+		tests/ingest/test_hostile.py tests/report/test_sentences.py tests/edges/test_stream.py tests/serve \
+		tests/test_bounds.py
 
 lint: .venv/.dev ## ruff and mypy
 	$(BIN)/ruff check .

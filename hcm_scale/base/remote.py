@@ -19,13 +19,9 @@ _SECRETS = (  # of a URL: user and password, of which a database's may hold any 
     (re.compile(r"(\b(?:postgres|postgresql|mysql|redis)://[^\s:/?#@]*:)[^\s'\"]*@", re.I), r"\1***@"),
     (re.compile(r"(://[^\s:/?#@]*:)[^\s/?#'\"]+@"), r"\1***@"),
     (re.compile(r"(\bhttps?://)[^\s:/?#@]+@", re.I), r"\1***@"),
-    (
-        re.compile(
-            rf"([?&;#](?:{_WORD}*(?:pass|pwd|token|secret|sig|key|cred|auth|jwt){_WORD}*|code)=)[^\s&;'\"]+", re.I
-        ),
-        r"\1***",
-    ),
 )
+_PARAMETER = re.compile(rf"([?&;#]({_WORD}+)=)[^\s&;'\"]+")
+_SECRET_NAME = re.compile(r".*(pass|pwd|token|secret|sig|key|cred|auth|jwt|session|bearer).*|code|sas|sid", re.I)
 _PASSWORD = re.compile(
     r"""(\b(?:(?:ssl)?passw(?:or)?d|pwd|AccountKey)\s*=\s*)(?:\\?'+[^']+'+|[^\s'"&;]+)""", re.I
 )  # as libpq has it
@@ -93,7 +89,12 @@ def hide_secrets(text: str) -> str:
     text = _PASSWORD.sub(r"\1***", text)
     for pattern, shown in _SECRETS if "://" in text else ():
         text = pattern.sub(shown, text)
-    return text
+    return _PARAMETER.sub(_without_secret, text) if "://" in text else text
+
+
+def _without_secret(parameter: re.Match[str]) -> str:
+    """A parameter of a URL, its value hidden where its name, percent signs decoded, is one of secrets."""
+    return f"{parameter[1]}***" if _SECRET_NAME.fullmatch(unquote(parameter[2])) else parameter[0]
 
 
 def open_file_system(option: str, url: str) -> tuple[Any, str]:

@@ -142,7 +142,8 @@ def sentence(text: str) -> str:
 def words(name: str) -> tuple[str, ...]:
     """The words of a name, in small letters.
 
-    >>> words("From_Account"), words("nameOrig"), words("SENDER ID")
-    (('from', 'account'), ('name', 'orig'), ('sender', 'id'))
+    >>> words("From_Account"), words("nameOrig"), words("SENDER ID"), words("Währung")
+    (('from', 'account'), ('name', 'orig'), ('sender', 'id'), ('währung',))
     """
-    return tuple(word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+|\d+", name))
+    cases = "".join("A" if c.isupper() else "a" if c.isalpha() else "0" if c.isdecimal() else " " for c in name)
+    return tuple(name[slice(*word.span())].lower() for word in re.finditer(r"A?a+|A+|0+", cases))

@@ -15,13 +15,15 @@ class Size(NamedTuple):
     num_values: int
     weighted: bool = False
     value_bytes: int = 4  # of a value on disk
+    num_rows: int = 0  # of the edge table, where they are kept
 
     @staticmethod
     def of(graph: Graph) -> "Size":
         values = graph.x.data if isinstance(graph.x, SparseRows) else graph.x
         num_values, value_bytes = (0, 4) if values is None else (values.size, values.itemsize)
         counts = graph.num_nodes, graph.num_edges, graph.num_arcs, graph.num_attributes
-        return Size(*counts, num_values, graph.weights is not None, value_bytes)
+        num_rows = 0 if graph.rows is None else len(graph.rows.time)
+        return Size(*counts, num_values, graph.weights is not None, value_bytes, num_rows)
 
     @staticmethod
     def made(num_nodes: int, edges_per_node: int, num_attributes: int) -> "Size":

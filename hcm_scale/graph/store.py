@@ -48,7 +48,7 @@ _TOLD = {"table": str, "column": str, "type": str, "use": str, "distinct": int |
 _COLUMN: dict[str, Any] = {"name": str, "method": str, "origin": float | None, "prior": float | None}
 _COLUMN["readings"] = dict[str, dict[str, float | list[str]]] | None
 _OF_ROWS: dict[str, Any] = {"time": str | None, "amount": str | None, "currency": str | None, "steps": bool}
-_OF_ROWS |= {"currencies": list[str], "seconds": float | None}  # of a step
+_OF_ROWS |= {"currencies": list[str], "seconds": float | None, "read": dict[str, Any] | None}  # seconds of a step
 _TYPES = {"files": dict[str, Any], "num_columns": int, "columns": list[str], "directed": bool, "info": dict[str, Any]}
 
 

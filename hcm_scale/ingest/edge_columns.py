@@ -8,8 +8,8 @@
 | time                     | shares of the four quarters of a day; of both ends together shares of the days of the    |
 |                          | week, burstiness, the longest pause, days since the first and the last row               |
 
-The first column of times is the time of a row, others are not used; nor are whole numbers that rise from row to row,
-which number the rows. Whole numbers that are all seconds, or ms, us or ns, of the years 2001 to 2036 are times.
+One column of times is used, that of the rows (row_columns.py), else the first; nor are whole numbers that rise from
+row to row used, which number the rows. Numbers may be times (time_formats.py).
 
 Counts and amounts are stored as log(1 + |value| / unit) with the sign of the value, the unit of an amount being the
 median of the first rows. A share is (k + 10 s) / (n + 10) for k of n rows, where s is the share over all rows: one
@@ -51,7 +51,6 @@ _RARE = 0.05  # share of partners of one row, or of several, that tells nodes ap
 _RANGE_ENDS = 1 << 22
 _GUESS_ROWS = 1 << 18  # that show what a text column looks like
 _PAIR_SAMPLE = 1 << 22  # rows that show how many partners have one row alone
-_EPOCHS = (1e9, 1e12, 1e15, 1e18)  # the least of numbers that are seconds, ms, us or ns since 1970
 _MOST = float(np.finfo(np.float32).max)
 _AMOUNTS = ("sum of", "mean of", "largest", "spread of")
 _ODD = ("round", "negative")  # values of which the share is an attribute
@@ -218,7 +217,6 @@ class TimeColumn:
     dtype, unit = "<f8", 1.0
 
     def __init__(self, files: TableFiles, name: str) -> None:
-        self._per_day = 86_400 * unit if (unit := _epoch_unit(files, name)) else 1
         self._what, self._has_hours, self.span = f"{files.origin} column {name!r}", False, (np.inf, -np.inf)
 
     @property
@@ -228,7 +226,7 @@ class TimeColumn:
     def read(self, column: pa.Array, first_row: int) -> Values:
         with reading(self._what):  # of a zone that nobody knows
             local = pc.local_timestamp(column) if getattr(column.type, "tz", None) else column
-        days = floats(local) / self._per_day
+        days = floats(local)
         if len(finite := days[np.isfinite(days)]):
             self._has_hours = self._has_hours or bool((finite != np.floor(finite)).any())
             self.span = min(self.span[0], float(finite.min())), max(self.span[1], float(finite.max()))
@@ -247,8 +245,8 @@ class TimeColumn:
 class EdgeColumns:
     """The columns of an edge table that become attributes: they are read into records, and then written.
 
-    `trained` are the encodings of an earlier table; `nonfinite` says what infinities are. The column `steps` counts
-    time: it is no amount.
+    `trained` are the encodings of an earlier table; `nonfinite` says what infinities are. `time` is the column of the
+    rows' times; those of `time_parts`, such as steps, count time: they are no amounts.
     """
 
     def __init__(
@@ -257,11 +255,12 @@ class EdgeColumns:
         columns: Columns,
         trained: Sequence[EdgeEncoding] | None,
         nonfinite: str,
-        steps: str | None = None,
+        time: str | None = None,
+        time_parts: Sequence[str] = (),
     ) -> None:
         self.files, self.ends, self.trained = files, (columns.source, columns.target), trained
         self.unused, self.notes = dict[str, str](), dict[str, str]()  # why a column is not used, what is said of one
-        self.kinds = self._chosen(columns, steps) if trained is None else self._as_trained(trained)
+        self.kinds = self._chosen(columns, time, time_parts) if trained is None else self._as_trained(trained)
         self._bad, self._refuses = not_finite(files.rows_of("the edge table")), nonfinite == "error"
         expected = {one.name: one.values for one in trained or ()}
         make: dict[str, Callable[[str], NumberColumn | TextColumn | TimeColumn]] = {
@@ -281,17 +280,20 @@ class EdgeColumns:
     def texts(self) -> list[str]:
         return [name for name, kind in self.kinds.items() if kind == "text"]
 
-    def _chosen(self, columns: Columns, steps: str | None) -> dict[str, str]:
+    def _chosen(self, columns: Columns, time: str | None, time_parts: Sequence[str]) -> dict[str, str]:
         """The kind of each column that is used; why each other is not is kept."""
         kinds: dict[str, str] = {}
         for name in (n for n in self.files.schema.names if n not in (*self.ends, *self.files.index_columns)):
             kind = kind_of(self.files, name, is_category=name in columns.categorical)
             if name in columns.exclude:
                 self.unused[name] = EXCLUDED
-            elif name == steps:
+            elif name in time_parts:
                 self.unused[name] = "no attribute of its ends"
-            elif kind == "time" and (first := next((n for n, other in kinds.items() if other == "time"), None)):
-                self.unused[name] = f"not used: {first} is the time of rows; graph.exclude=[{first}] leaves that out"
+            elif (
+                kind == "time"
+                and (first := time or next((n for n, other in kinds.items() if other == "time"), name)) != name
+            ):
+                self.unused[name] = f"not used: {first} is the time of rows; graph.time_column={name} takes this one"
             elif kind and len(kinds) == _MOST_COLUMNS:
                 self.unused[name] = f"not used: only the first {_MOST_COLUMNS} columns become attributes of their ends"
             elif kind:
@@ -445,19 +447,9 @@ def kind_of(files: TableFiles, name: str, is_category: bool) -> str:
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     if is_category or pa.types.is_boolean(kind) or (is_text(kind) and not pa.types.is_null(kind)):
         return "text"
-    if pa.types.is_date(kind) or pa.types.is_timestamp(kind) or _epoch_unit(files, name):
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         return "time"
     return "number" if is_number(kind) else ""
-
-
-def _epoch_unit(files: TableFiles, name: str) -> float | None:
-    """Parts of a second that whole numbers count since 1970; None where the first rows are no such times."""
-    if not pa.types.is_integer(files.type_of(name)):
-        return None
-    values = floats(files.first_batch([name]).column(0))
-    finite = values[np.isfinite(values)]
-    fits = [least for least in _EPOCHS if len(finite) and least <= finite.min() and finite.max() < 2.1 * least]
-    return fits[0] / 1e9 if fits else None
 
 
 def is_round(values: Values) -> NDArray[np.bool_]:

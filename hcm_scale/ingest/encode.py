@@ -508,7 +508,12 @@ class TextFormat:
             iso = r"\3-\2-\1" if self.note == DAY_FIRST else r"\3-\1-\2"
             values = pc.replace_substring_regex(values, r"^(\d\d)[./-](\d\d)[./-](\d{4})", iso)
         if is_date(self.kind):
-            return values.cast(self.kind)
+            values = pc.replace_substring_regex(values, r"^(\d{4})/(\d\d)/", r"\1-\2-")
+            for number, month in enumerate(_MONTHS, 1) if self.note == _NAMED_MONTHS else ():
+                day_first = rf"(?i)^(\d{{1,2}})[-./ ]+{month}[^\W\d]*[-./, ]+(\d{{4}})"
+                values = pc.replace_substring_regex(values, day_first, rf"\2-{number:02d}-0\1")
+            values = pc.replace_substring_regex(values, r"^(\d{4}-\d\d-)0(\d\d)", r"\1\2")
+            return _dates(values, self.kind) if self.has_gaps else values.cast(self.kind)
         if self.note in (_POINT_MONEY, _COMMA_MONEY):
             values = pc.replace_substring_regex(values, r"[^\d.,+-]", "")
             values = pc.replace_substring(values, "," if self.note == _POINT_MONEY else ".", "")
@@ -516,6 +521,21 @@ class TextFormat:
             values = pc.replace_substring(values, ".", "")
         values = pc.replace_substring_regex(pc.replace_substring(values, ",", "."), r"^\+", "")
         return pc.replace_substring_regex(values, r"^(.*)-$", r"-\1").cast(self.kind)
+
+
+def _dates(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The values as dates or times; nulls for those that there are none of, such as 2024-02-31."""
+    try:
+        return values.cast(kind)
+    except pa.ArrowInvalid:
+        encoded = values.dictionary_encode()
+    made = []
+    for value in encoded.dictionary:
+        try:
+            made.append(value.cast(kind).as_py())
+        except pa.ArrowInvalid:
+            made.append(None)
+    return pa.array(made, kind).take(encoded.indices)
 
 
 def _signed(number: str) -> str:
@@ -526,6 +546,8 @@ DAY_FIRST, MONTH_FIRST = "its days stand before the months", "its months stand b
 _TWO_DATES = "what 03/04/2024 means is not known: graph.dates=day-first or graph.dates=month-first says it"
 _COMMA = "written with a decimal comma"
 _ZONES = "its zones become UTC, and times without a zone are taken as UTC"
+_NAMED_MONTHS = "the names of its months are read"
+_MONTHS = ("jan", "f[eé]b", "m[aä]r", "a[pv]r", "ma[iy]", "jun", "jul", "aug", "sep", "o[ck]t", "nov", "de[cz]")
 _POINT_MONEY, _COMMA_MONEY = "read without the currency", "read without the currency, with a decimal comma"
 _PLACE = r"\s*[-+]?\d+(\.\d*)?([eE][-+]?\d+)?\s*"  # of a vector
 _DAY, _TIME = r"^\d{4}-\d{2}-\d{2}", r"[ T]\d{2}:\d{2}(:\d{2})?"
@@ -565,6 +587,14 @@ TEXT_FORMATS = (
     TextFormat(rf"{_DAY}({_TIME})?$", ("-",), pa.timestamp("s")),
     TextFormat(rf"{_DAY}({_TIME}(\.\d{{1,9}})?)?$", ("-",), pa.timestamp("ns")),
     TextFormat(rf"{_DAY}{_TIME}(\.\d{{1,9}})?({_ZONE})?$", (rf"({_ZONE})$",), pa.timestamp("ns", "UTC"), _ZONES),
+    *(
+        TextFormat(pattern + time, ("",), kind, note)
+        for pattern, note in (
+            (r"^\d{4}/\d\d/\d\d", ""),
+            (rf"^(?i:\d{{1,2}}[-./ ]+({'|'.join(_MONTHS)})[^\W\d]*[-./, ]+\d{{4}})", _NAMED_MONTHS),
+        )
+        for time, kind in (("$", pa.date32()), (f"({_TIME})?$", pa.timestamp("s")))
+    ),
     *DATES,
     *MONEY,
     TextFormat(_signed(_COMMAS), (",",), pa.float64(), _COMMA),
@@ -628,6 +658,48 @@ class TextFormatSearch:
         legal = [form for form in shown if with_thousands or form not in POINTS_OF_THOUSANDS]
         form = replace(legal[0], has_gaps=self._has_gaps) if legal else None
         return form, MAY_BE_THOUSANDS if legal[:1] != shown[:1] else form.note if form else ""
+
+
+class MostlySearch:
+    """Which of some formats most values of a text column have, where none has all.
+
+    >>> search = MostlySearch(TEXT_FORMATS)
+    >>> search.add(pa.array(["2024-01-31", "2024-02-01", None, "31.1.2024"]))
+    >>> form, told = search.chosen()
+    >>> form.read(pa.array(["2024-01-31", "31.1.2024"])).is_null().to_pylist(), told
+    ([False, True], "1 of its 3 values is not written as the others: '31.1.2024'")
+    """
+
+    def __init__(self, formats: Sequence[TextFormat]) -> None:
+        self._counts = {form: 0 for form in formats if form not in MONEY and not is_vector(form.kind)}
+        self._missing = {form: set(form.marks) for form in self._counts}
+        self._others: dict[TextFormat, list[str]] = {form: [] for form in self._counts}
+        self._num_values = 0
+
+    def add(self, column: pa.Array) -> None:
+        """Takes some more values."""
+        counted = pc.value_counts(trimmed(column).drop_null())
+        values, counts = counted.field("values"), counted.field("counts").to_numpy()
+        self._num_values += int(counts.sum())
+        for form, others in self._others.items():
+            is_like = _matches(values, form.pattern)
+            self._counts[form] += int(counts[is_like].sum())
+            own = values.filter(pa.array(is_like))
+            missing = self._missing[form]
+            missing -= {mark for mark in missing if pc.any(pc.match_substring_regex(own, mark)).as_py()}
+            others += values.filter(pa.array(~is_like)).slice(0, _NUM_OTHERS - len(others)).to_pylist()
+
+    def chosen(self) -> tuple[TextFormat | None, str]:
+        """The format of at least half of the values, the others being gaps, and how many these are, or which."""
+        shown = {form: count for form, count in self._counts.items() if not self._missing[form]}
+        form = max(shown, key=lambda form: shown[form], default=None)
+        if form is None or 2 * shown[form] < max(1, self._num_values):
+            return None, ""
+        num_others = self._num_values - shown[form]
+        are = "is" if num_others == 1 else "are"
+        named = ", ".join(repr(shorten(other, _SHOWN)) for other in self._others[form])
+        told = f"{num_others:,} of its {self._num_values:,} values {are} not written as the others: {named}"
+        return replace(form, has_gaps=True), told
 
 
 def trimmed(column: pa.Array) -> pa.Array:

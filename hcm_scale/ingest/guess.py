@@ -1,7 +1,8 @@
 """Guesses which column is what, where no option says so: the two ends of an edge, the id of a node, and its type.
 
 Two columns with names of a pair, such as `source` and `target` or `from_account` and `to_account`, are the ends; so are
-the only two that differ in a last 1 and 2 or a and b, such as `protein1` and `protein2`. Where no names say so, they
+the only two that differ in a last 1 and 2 or a and b, such as `protein1` and `protein2`. Two called alike, `Account`
+and `Account.1`, or as a customer and a shop are, `User` and `Merchant Name`, are likely. Where no names say so, they
 are the two columns whose first values are found most often in one column of the node table, in at least half of all
 cases; without a node table, the first two that can hold ids. The id is the column `id`, or one named as an end is, if
 it holds at least half of the ends; else the column of distinct values that holds most of them, or one in which few
@@ -38,8 +39,11 @@ _NAMES = (
     *(("source", "target"), ("src", "dst"), ("source", "destination"), ("src", "dest"), ("from", "to"), ("u", "v")),
     *(("payer", "payee"), ("sender", "receiver"), ("sender", "recipient"), ("debtor", "creditor"), ("buyer", "seller")),
     *(("orig", "dest"), ("origin", "destination"), ("caller", "callee"), ("follower", "followee"), ("citing", "cited")),
-    ("start", "end"),
+    *(("start", "end"), ("absender", "empfänger"), ("absender", "empfaenger"), ("auftraggeber", "empfänger")),
+    *(("auftraggeber", "empfaenger"), ("origen", "destino"), ("expediteur", "destinataire")),
 )
+_CUSTOMERS = {"user", "customer", "client", "cardholder", "account", "card", "konto", "kunde"}
+_SHOPS = {"merchant", "shop", "store", "vendor", "supplier", "seller", "counterparty", "beneficiary", "host", "item"}
 _NUMBERED = (("1", "2"), ("a", "b"))
 _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+|nan|inf)(e[-+]?\d+)?\s*", re.I)
 _TYPES = (("type",), ("node", "type"), ("nodetype",), ("kind", "of", "node"), ("node", "kind"), ("entity", "type"))
@@ -130,10 +134,12 @@ def _likely_ends(edges: TableFiles, source: str | None, target: str | None) -> l
     named = [pair for pair in named if source in (None, pair[0]) and target in (None, pair[1])]
     if named:
         return [named]
+    known = [pair for pair in _likely_names(able) if source in (None, pair[0]) and target in (None, pair[1])]
     left = [column.name for column in columns if column.name in edges.casts and column.name not in (source, target)]
     pairs = [(source or name, target or name) for name in left]
     if source is None and target is None:
         pairs = list(itertools.combinations(left[:_WIDE], 2))
+        pairs.sort(key=lambda pair: edges.casts[pair[0]] != edges.casts[pair[1]])  # ids are of one type
     if not pairs:
         raise InputError(
             f"{edges.origin} has the columns {shown_names(edges.schema.names)}; legal are two or more of text or whole "
@@ -143,7 +149,7 @@ def _likely_ends(edges: TableFiles, source: str | None, target: str | None) -> l
     whole = {name: v.to_numpy() for name, v in first if len(v) > 2 and not v.null_count and pa.types.is_integer(v.type)}
     numbering = {name for name, values in whole.items() if (np.diff(values) == 1).all()}
     groups = [[pair for pair in pairs if len(numbering & set(pair)) == count] for count in range(3)]
-    return [group for group in groups if group]
+    return [group for group in (known[:1], *groups) if group]
 
 
 def _named_ends(names: Sequence[str]) -> list[Pair]:
@@ -177,6 +183,20 @@ def _numbered_ends(names: Sequence[str]) -> list[Pair]:
         for begin, count in alike.items()
         if begin and count == 2 and (*begin, one) in by_words and (*begin, another) in by_words
     ]
+
+
+def _likely_names(names: Sequence[str]) -> list[Pair]:
+    """The pairs of a column and the one that pandas numbered since it is called alike, or of a customer and a shop.
+
+    >>> _likely_names(["Account", "Account.1"]), _likely_names(["User", "Card", "Merchant Name", "Merchant City"])
+    ([('Account', 'Account.1')], [('User', 'Merchant Name'), ('Card', 'Merchant Name')])
+    """
+    repeated = [(name, f"{name}.1") for name in names if f"{name}.1" in names and f"{name}.2" not in names]
+    of = {name: set(words(name)) for name in names}
+    customers, shops = (
+        [name for name, own in of.items() if own & some and own <= some | _BESIDE] for some in (_CUSTOMERS, _SHOPS)
+    )
+    return repeated if len(repeated) == 1 else list(itertools.product(customers, shops))
 
 
 def _find_id(

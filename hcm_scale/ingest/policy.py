@@ -96,6 +96,7 @@ class Columns:
     type             of the edge table: what kind of edge a row is, shown in explanations
     weight           of the edge table: numbers above 0, which add up over the rows of two nodes
     time, amount, currency   of the edge table: what a row says of itself; None is a guess (row_columns.py)
+    step_seconds     how long a step of a time in numbers takes; None is a guess
     label            a 0/1 column of the node table, 1 = anomaly
     node_type        of the node table: what type of node a row is; nodes are compared with their own type
     attributes       columns of the node table to use; None is all but id, label, `exclude` and nearly unique text
@@ -115,6 +116,7 @@ class Columns:
     time: str | None = None
     amount: str | None = None
     currency: str | None = None
+    step_seconds: float | None = None
     node_type: str | None = None
     attributes: tuple[str, ...] | None = None
     exclude: tuple[str, ...] = ()

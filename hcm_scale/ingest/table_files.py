@@ -41,6 +41,7 @@ from hcm_scale.base.sheets import read_sheet
 from hcm_scale.ingest.encode import (
     NUMBER_FORMATS,
     POINTS_OF_THOUSANDS,
+    MostlySearch,
     TextFormat,
     TextFormatSearch,
     is_date,
@@ -49,6 +50,7 @@ from hcm_scale.ingest.encode import (
     text_formats,
 )
 from hcm_scale.ingest.policy import MAX_BYTES, InputError, check_growth, reading, shown_names
+from hcm_scale.ingest.time_formats import TimeFormat
 
 log = logging.getLogger(__name__)
 TableSource: TypeAlias = str | Path | pa.Table
@@ -83,6 +85,7 @@ class TableFiles:
     casts: dict[str, pa.DataType] = field(default_factory=dict)
     folder_values: tuple[_FolderValues, ...] = ()  # of each path: the columns in the names of its folders
     formats: dict[str, TextFormat] = field(default_factory=dict)  # columns of text that are read as numbers or dates
+    times: dict[str, TimeFormat] = field(default_factory=dict)  # columns that are read as times, perhaps with others
     notes: dict[str, str] = field(default_factory=dict)  # of columns, for the report: how their values are written
     starts: list[int] = field(default_factory=list, compare=False)  # the first row of each path, as far as it is read
     gap_words: tuple[str, ...] = CSV_GAPS  # of CSV: what stands for nothing, unless in quotes
@@ -148,7 +151,10 @@ class TableFiles:
         (self.with_casts(dict.fromkeys(names, pa.string())) if self.is_csv else self).first_batch(names)
 
     def type_of(self, name: str) -> pa.DataType:
-        return self.casts.get(name, self.kinds[name])
+        return self.times[name].kind if name in self.times else self.casts.get(name, self.kinds[name])
+
+    def with_times(self, times: Mapping[str, TimeFormat]) -> "TableFiles":
+        return replace(self, times={**self.times, **times})
 
     def with_casts(self, casts: dict[str, pa.DataType]) -> "TableFiles":
         return replace(self, casts={**self.casts, **casts})
@@ -175,6 +181,24 @@ class TableFiles:
                 raise InputError(f"graph.numbers=[{name}]: its values in {self.origin} are not written in one way")
         schema = pa.schema([e.with_type(formats[e.name].kind) if e.name in formats else e for e in self.schema])
         notes = {name: note for name, (_, note) in chosen.items() if note}
+        return replace(self, schema=schema, formats=formats, notes=self.notes | notes)
+
+    def with_most(self, names: Sequence[str], dates: str) -> "TableFiles":
+        """The same files; of the named columns of text those whose values mostly have one format are read by it."""
+        names = [name for name in names if is_text(self.type_of(name)) and self._likely_formats(name, dates)]
+        searches = {name: MostlySearch(text_formats(dates)) for name in names}
+        batches = self.with_casts(dict.fromkeys(names, pa.large_string())).batches(names) if names else iter(())
+        for batch in batches:
+            for name, search in searches.items():
+                search.add(batch[name])
+        schema, formats = self.schema, dict(self.formats)
+        for name, search in searches.items():
+            form, told = search.chosen()
+            if form is not None:
+                formats[name] = form
+                schema = schema.set(schema.get_field_index(name), pa.field(name, form.kind))
+                log.warning("column %r: %s; such values are gaps", name, told)
+        notes = {name: formats[name].note for name in names if name in formats and formats[name].note}
         return replace(self, schema=schema, formats=formats, notes=self.notes | notes)
 
     def with_gaps(self, needed: Sequence[str | None]) -> "TableFiles":
@@ -214,14 +238,15 @@ class TableFiles:
         block_bytes = block_bytes or min(max(_CSV_BLOCK_BYTES, len(names) * _CSV_COLUMN_BYTES), _MAX_CSV_BLOCK_BYTES)
         read = functools.partial(_csv_batches, block_bytes, self.gap_words) if self.is_csv else _parquet_batches
         read = _excel_batches if self.paths and self.paths[0].name.endswith(EXCEL) else read
+        needed = list(dict.fromkeys(c for n in names for c in (self.times[n].stored if n in self.times else (n,))))
         row = 0
         self.starts.clear()
         if self.table is not None:
-            batches = self.table.select(list(names)).to_batches(_BATCH_ROWS)
-            for batch in _checked_batches(batches, self.where, {name: self._stored_type(name) for name in names}):
+            batches = self.table.select(needed).to_batches(_BATCH_ROWS)
+            for batch in _checked_batches(batches, self.where, {name: self._stored_type(name) for name in needed}):
                 yield self._finished(batch, names, {})
         for path, values in zip(self.paths, self.folder_values or [{}] * len(self.paths), strict=True):
-            stored = [n for n in names if n not in values] or [n for n in self.schema.names if n not in values][:1]
+            stored = [n for n in needed if n not in values] or [n for n in self.schema.names if n not in values][:1]
             self.starts.append(row)
             types = {name: self._stored_type(name) for name in stored}
             for batch in read(path, self.name_of(path), types, self.max_bytes):
@@ -229,16 +254,22 @@ class TableFiles:
                 yield self._finished(batch, names, values)
 
     def _finished(self, batch: pa.RecordBatch, names: Sequence[str], values: _FolderValues) -> pa.RecordBatch:
-        """The named columns: those of folders filled in, those in a text format parsed."""
-        if not (values or self.formats):
+        """The named columns: those of folders filled in, those in a text format or of several columns parsed."""
+        if not (values or self.formats or self.times):
             return batch
 
         def column(name: str) -> pa.Array:
             if name in values:
-                return pa.repeat(pa.scalar(values[name], pa.string()), len(batch)).cast(self.type_of(name))
+                kind = self.casts.get(name, self.kinds[name])
+                return pa.repeat(pa.scalar(values[name], pa.string()), len(batch)).cast(kind)
             return self.formats[name].read(batch[name]) if name in self.formats else batch[name]
 
-        return pa.RecordBatch.from_arrays([column(name) for name in names], list(names))
+        def finished(name: str) -> pa.Array:
+            if name not in self.times:
+                return column(name)
+            return self.times[name].read({stored: column(stored) for stored in self.times[name].stored})
+
+        return pa.RecordBatch.from_arrays([finished(name) for name in names], list(names))
 
     def first_batch(self, names: Sequence[str]) -> pa.RecordBatch:
         """The first rows of the named columns; InputError where the table has none."""
@@ -252,7 +283,7 @@ class TableFiles:
 
         A number of a CSV is a double, as the first block cannot know the others.
         """
-        kind = pa.large_string() if name in self.formats else self.type_of(name)
+        kind = pa.large_string() if name in self.formats else self.casts.get(name, self.kinds[name])
         if name in self.formats or name in self.casts:
             return kind
         if self.is_csv:

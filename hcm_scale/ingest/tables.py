@@ -73,11 +73,12 @@ def read_tables(
     origin = origin or edge_files.origin + (f", {node_files.origin}" if node_files else "")
     node_table = NodeTable(node_files, columns, policy, of_nodes) if node_files else None
     own, payments = None, row_columns(edge_files, columns)
+    edge_files = payments.files if payments else edge_files
     is_lacking = (node_table is None or not node_table.names) and policy.featureless == "error"
     if policy.edge_attributes == "all" or (is_lacking and policy.edge_attributes == "auto") or trained is not None:
         of_edges = None if trained is None else [one for one in trained if isinstance(one, EdgeEncoding)]
-        steps = payments.time if payments and payments.has_steps else None
-        own = EdgeColumns(edge_files, columns, of_edges, policy.nonfinite, steps)
+        of_rows = (payments.time, payments.time_parts) if payments else ()
+        own = EdgeColumns(edge_files, columns, of_edges, policy.nonfinite, *of_rows)
         own = own if own.kinds or policy.edge_attributes == "all" or of_edges else None  # two ends alone are none
     edge_table = EdgeTable(edge_files, columns, id_kind, own, payments)
     with naming_origin(origin):
@@ -103,7 +104,7 @@ def _write(out: Path, origin: str, edges: "EdgeTable", nodes: NodeTable | None, 
             if edges.id_kind == "text":
                 _warn_of_zeros(ids)
             counts = edges.write(folder, len(ids), policy.directed)
-            kept = edges.payments.write(folder, edges.blocks()) if edges.payments else None
+            kept = edges.payments.write(folder, edges.blocks) if edges.payments else None
             made = own.encodings(edges.kept_rows) if own else []
             width = sum(len(encoding.names) for encoding in (*encodings, *made))
             x: Any = create_npy(folder / "x.npy", np.float32, (len(ids), width)) if width else None
@@ -389,6 +390,7 @@ class ColumnLine:
 
 _ColumnCounts = tuple[str, int | None, int | None]  # use, distinct values, gaps
 _MAX_LINES = 60
+_ENDS = ("payer", "payee")
 _HEADER = ("table", "column", "type", "distinct", "gaps", "use")
 
 
@@ -401,6 +403,8 @@ def _edge_lines(table: EdgeTable, directed: bool, made: Sequence[EdgeEncoding]) 
     of_ends = ["an end of each edge; which end is not kept: graph.directed=true keeps it"] * 2
     if directed:
         of_ends = ["where each edge starts", "where each edge ends"]
+    elif table.payments:
+        of_ends = [f"the {name} of each row; edges have no direction: graph.directed=true keeps it" for name in _ENDS]
     for i, name in enumerate((columns.source, columns.target)):
         counted = f"; rows and partners{AS_END}{name} are attributes" if made else ""
         uses[name] = of_ends[i] + counted, table.num_distinct[i], table.num_nulls[i]

@@ -106,6 +106,14 @@ class RowEvidence:
     number: Numbers  # of each row in the table
     steps: bool = False
     currencies: tuple[str, ...] = ()
+    _of_accounts: dict[Any, Any] = field(default_factory=dict, init=False)
+
+    def once_of(self, account: int, make: "Callable[[RowEvidence, int], Made]") -> Made:
+        """What `make` returns of an account: sentences about its rows share it."""
+        if (account, make) not in self._of_accounts:
+            self._of_accounts[account, make] = make(self, account)
+        made: Made = self._of_accounts[account, make]
+        return made
 
     @cached_property
     def bars(self) -> tuple[Values, Values]:

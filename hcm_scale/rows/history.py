@@ -386,7 +386,7 @@ def _count_odd(rows: Rows, deviation: Values, sort: NDArray[np.uint8], cuts: Val
     used = np.zeros((NUM_CUTS, 2 + _DIGITS)) if cuts is None else cuts
     if cuts is None and len(rows):
         used[: len(_CUTS), 0] = np.quantile(deviation, -np.expm1(-np.array(_CUTS)), method="higher")
-        used[len(_CUTS) :, 0] = np.bincount(sort, minlength=3)[1:] / len(rows)
+        used[len(_CUTS) :, 0] = np.maximum(np.bincount(sort, minlength=3)[1:], 1) / len(rows)  # none is rare
     sizes = np.bincount(classes, minlength=_DIGITS)
     for number, own in enumerate(used):
         if number < len(_CUTS):

@@ -359,6 +359,10 @@ class FinishedRun:
     def check_output(self, path: Path) -> None:
         """Refuses to write over a file of the run, or one that it was made from, by whatever name."""
         if not path.is_file():
+            if sources.would_read(self.source, path):
+                raise ValueError(
+                    f"{path} would be one of the tables that the run in {self.folder} reads; name another file"
+                )
             return
         folders = [*self.keys, "taught", "embeddings", "stream", "records"]
         own = [file for name in folders for file in files.resolved(self.folder / name).rglob("*")]

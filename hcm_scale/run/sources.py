@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from hcm_scale.edges.strange import StrangeEdges
 from hcm_scale.graph import Graph
 from hcm_scale.ingest import guess, readers
 from hcm_scale.ingest.remote import fetched_files, files_stamp, named_files, queries_stamp, query_tables
-from hcm_scale.ingest.table_files import CSV, PARQUET, as_arrow, files_at, open_table, table_parts
+from hcm_scale.ingest.table_files import CSV, EXCEL, PARQUET, as_arrow, files_at, open_table, table_parts
 from hcm_scale.stages import ingest as ingest_stage
 from hcm_scale.stages.ingest import Reader
 
@@ -80,6 +81,17 @@ def local_files(graph: schema.GraphConfig, base: Path | None = None) -> list[Pat
         if where and not remote.is_url(where):
             paths += [path for part in table_parts(f"graph.{option}", where) for path in files_at(part)]
     return paths
+
+
+def would_read(graph: schema.GraphConfig, path: Path) -> bool:
+    """Whether a source would read a file that is not there yet, since it lies in a folder or glob that it names."""
+    path = path.absolute()
+    is_table = isinstance(graph, schema.TablesGraph) and path.name.endswith((*PARQUET, *CSV, *EXCEL))
+    if not is_table or isinstance(graph, schema.SqlGraph):
+        return False
+    named = [remote.local_path(getattr(graph, option, None) or "") for option in ("path", "nodes")]
+    own = [Path(part).absolute() for where in named if where for part in table_parts("graph.nodes", where)]
+    return any(one in path.parents if one.is_dir() else fnmatchcase(str(path), str(one)) for one in own)
 
 
 def content_hash(stamps: list[Any]) -> str:
@@ -282,6 +294,7 @@ def table_options(graph: schema.TablesGraph) -> dict[str, Any]:
         time=graph.time_column,
         amount=graph.amount_column,
         currency=graph.currency_column,
+        step_seconds=graph.step_seconds,
         attributes=None if graph.include is None else tuple(graph.include),
         exclude=tuple(graph.exclude),
         categorical=tuple(graph.categorical),

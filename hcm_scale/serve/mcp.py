@@ -156,11 +156,14 @@ class Tools:
         nodes = teach.next_nodes(self._views.run, _whole("count", count))
         return {"nodes": nodes.drop_columns(["verdict"]).to_pylist()}
 
-    def give_verdict(self, verdict: str, id: str | int = "", case: str | int = "", note: str = "") -> dict[str, Any]:
+    def give_verdict(self, verdict: str, id: str | int = "", case_id: str = "", note: str = "") -> dict[str, Any]:
         """Stores bad, good, unsure, or none to take one back, on the node of an id, or a case. Ask a person first."""
-        if (id == "") == (case == ""):
-            raise ValueError("say one of id and case")
-        about = {"id": str(id)} if case == "" else {"case": case, "note": note}
+        if (id == "") == (case_id == ""):
+            raise ValueError("say one of id and case_id")
+        if case_id.strip().isdecimal() and len(case_id.strip()) < 10:
+            why = "a number is another case once the run is made again"
+            raise ValueError(f"case_id={case_id!r} is not legal; it is the case_id that cases lists: {why}")
+        about = {"id": str(id)} if case_id == "" else {"case": case_id, "note": note}
         self._views.judge(about | {"verdict": verdict})
         return about | {"verdict": verdict}
 

@@ -140,18 +140,19 @@ def num_writers() -> int:
 def check_classes(counts: Sequence[int]) -> None:
     """ValueError naming the class without pairs, the counts, and the largest number of classes that all have pairs.
 
-    >>> check_classes([5, 0, 2])
+    >>> check_classes([5, 0, 2])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    ValueError: hops.classes=3: no pair has hop 2 (pairs per class 1: 5, 2: 0, >= 3: 2); the most that all have pairs: 2
+    ValueError: hops.classes=3: no pair has hop 2 (pairs per class 1: 5, 2: 0, >= 3: 2); ... hops.classes=2 works
     """
     if min(counts) > 0:
         return
     names = [str(hop) for hop in range(1, len(counts))] + [f">= {len(counts)}"]
     listed = ", ".join(f"{name}: {count}" for name, count in zip(names, counts, strict=True))
     works = largest_usable_classes(np.asarray(counts))
-    advice = f"the most that all have pairs: {works}"
+    advice = f"the most that all have pairs: {works}, so hops.classes={works} works"
     if not works:
-        advice = "no number of classes works: all pairs are neighbours, for the graph is too small or complete"
+        why = "all pairs are neighbours, for the graph is too small or complete"
+        advice = f"no number of classes works: {why}; bring more rows"
     empty = names[list(counts).index(0)]
     raise ValueError(f"hops.classes={len(counts)}: no pair has hop {empty} (pairs per class {listed}); {advice}")
 

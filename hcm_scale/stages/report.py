@@ -256,8 +256,8 @@ def _costs(stages: Sequence[Mapping[str, Any]], seconds: float) -> str:
 def needed_bytes(size: Size, num_features: int, *, ranks_edges: bool) -> int:
     """The table (150 bytes a node), its columns again when sorted and shown; of edges hops, distances or weights.
 
-    Where edges are ranked, mean features around nodes, and sums sorted.
+    Where edges are ranked, mean features around nodes, and sums sorted. Of a row of the table, 60 bytes.
     """
     n, m = size.num_nodes, size.num_edges
     edges = 4 * n * num_features + 58 * m if ranks_edges else 0
-    return (80 << 20) + 316 * n + (24 if size.weighted else 20) * m + edges
+    return (80 << 20) + 316 * n + (24 if size.weighted else 20) * m + edges + 60 * size.num_rows

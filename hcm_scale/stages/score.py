@@ -349,7 +349,7 @@ def needed_bytes(
     bytes a node and thread, while triangles or squares are counted. A GPU predicts at the same time. About nodes there
     are fourteen numbers, sorted by every kind, and pieces of their table, one a thread and one more, as rows (150 bytes
     each) and encoded, and as many that wait to be written; marks of far edges and distances; where nodes are of several
-    types, their numbers, places and sums type by type (120).
+    types, their numbers, places and sums type by type (120). About a row of the table 240 bytes, as was measured.
     """
     n, m, (width, head_width), threads = size.num_nodes, size.num_edges, widths, numba.get_num_threads()
     layers = 0 if on_disk or on_gpu or num_ranks > 1 else 8 * n * width
@@ -362,6 +362,6 @@ def needed_bytes(
     about_attributes = 92 * n + residuals + 4 * m + max(5 * m, 4 * threads * n) + whole
     group = table.group_rows(n)
     pieces = 300 * min(n, (threads + 1) * group) + 100 * min(n, threads * group)
-    about_nodes = (354 + 16 * again + 12 * num_own_kinds) * n + pieces + 7 * m + whole
+    about_nodes = (354 + 16 * again + 12 * num_own_kinds) * n + pieces + 7 * m + whole + 240 * size.num_rows
     first = embedding + about_attributes if on_gpu else max(embedding, about_attributes)
     return (80 << 20) + max(first, about_nodes, 3 * whole * again)

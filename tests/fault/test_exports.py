@@ -5,6 +5,9 @@ import datetime as dt
 import io
 import re
 import shutil
+import signal
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 import zipfile
 from dataclasses import replace
@@ -237,3 +240,17 @@ def test_xlsx__goes_round_review_and_teach(run_dir, tmp_path):
     ids = [row[names.index("id")] for row in book.active.iter_rows(2, values_only=True)]
     commands.teach_run([str(run), str(sheet)])
     assert {*FinishedRun(run).verdicts().by_id()} == {*ids}
+
+
+@pytest.mark.parametrize("name", ["out.csv", "out.parquet"])
+def test_export__that_is_killed_half_way_leaves_the_file_as_it_was(tmp_path, name):
+    (tmp_path / name).write_text("as it was")
+    code = (
+        "import os, signal, sys, pyarrow as pa\nfrom pathlib import Path\n"
+        "from hcm_scale.base.sheets import table_writer\n"
+        "table = pa.table({'a': [*range(100_000)]})\n"
+        "with table_writer(Path(sys.argv[1]), table.schema) as sink:\n"
+        "    sink.write_table(table); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    assert subprocess.run([sys.executable, "-c", code, tmp_path / name], check=False).returncode == -signal.SIGKILL
+    assert (tmp_path / name).read_text() == "as it was"

@@ -24,6 +24,12 @@ def guessed(edges: dict, nodes: dict | None = None, prefix: str = "graph.", **kn
 @pytest.mark.parametrize(
     ("edges", "nodes", "expected"),
     [
+        (
+            {"Timestamp": TEXT["x"], "Bank": [7, 8, 7, 9], "Account": TEXT["x"], "Account.1": TEXT["y"]},
+            PEOPLE,
+            "Account Account.1",
+        ),
+        ({"User": TEXT["x"], "Card": [0, 1, 0, 1], "Merchant": TEXT["y"]}, PEOPLE, "User Merchant"),
         ({"tx_id": [1, 2, 3, 4], "date": DAYS, "payer": TEXT["x"], "payee": TEXT["y"]} | MONEY, PEOPLE, "payer payee"),
         ({"date": DAYS, "to_account": TEXT["y"], "from_account": TEXT["x"]}, PEOPLE, "from_account to_account"),
         ({"note": ["b", "a", "a", "c"], "nameOrig": TEXT["x"], "nameDest": TEXT["y"]}, PEOPLE, "nameOrig nameDest"),

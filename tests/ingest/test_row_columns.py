@@ -7,6 +7,8 @@ import pytest
 
 from hcm_scale.graph import Graph
 from hcm_scale.ingest.policy import Columns, InputError, Policy
+from hcm_scale.ingest.row_columns import columns_of_new
+from hcm_scale.ingest.table_files import open_table
 from hcm_scale.ingest.tables import column_table, read_tables
 
 DAY = 86_400.0
@@ -149,3 +151,141 @@ def test_folder__with_rows_that_cannot_be_is_refused(tmp_path, name, change, sai
         from hcm_scale.graph.store import _arrays
 
         check_arrays(_arrays(graph) | {name: array}, False, graph.num_attributes, graph.columns)
+
+
+def seconds_of(*texts):
+    return [float(np.datetime64(text, "s").astype(np.int64)) for text in texts]
+
+
+FOUR = ("2024-01-31T09:30:00", "2024-02-01T00:00:01", "2024-02-29T23:59:59", "2024-03-01T12:00:00")
+FOUR_SECONDS = seconds_of(*FOUR)
+FOUR_DAYS = seconds_of(*(text[:10] for text in FOUR))
+
+
+@pytest.mark.parametrize(
+    ("columns", "seconds", "said"),
+    [
+        ({"date": [20240131, 20240201, 20240229, 20240301]}, FOUR_DAYS, "(dates, sorted"),
+        (
+            {"timestamp": [20240131093000, 20240201000001, 20240229235959, 20240301120000]},
+            FOUR_SECONDS,
+            "(dates and times",
+        ),
+        ({"timestamp": [s * 1e3 for s in FOUR_SECONDS]}, FOUR_SECONDS, "times since 1970"),
+        (
+            {"ts": [None, *FOUR_SECONDS[1:]]},
+            [FOUR_SECONDS[1], *FOUR_SECONDS[1:]],
+            "1 have none: that of the row before",
+        ),
+        ({"t": [1, 2, 2, 9]}, [DAY, 2 * DAY, 2 * DAY, 9 * DAY], "a day each"),
+        ({"week": [1, 2, 2, 9]}, [7 * DAY, 14 * DAY, 14 * DAY, 63 * DAY], "a week each"),
+        ({"hour": [1, 2, 2, 29]}, [3600.0, 7200.0, 7200.0, 29 * 3600.0], "an hour each"),
+        (
+            {"opened": ["2013-05-01", "2009-01-01", "2013-05-01", "2011-01-01"], "when": FOUR},
+            FOUR_SECONDS,
+            "(dates and",
+        ),
+        ({"start_of_contract": FOUR[::-1], "shipped": FOUR}, FOUR_SECONDS, "(dates and times, sorted"),
+        (
+            {"date": [text[:10] for text in FOUR], "time": [text[11:] for text in FOUR]},
+            FOUR_SECONDS,
+            "(dates and times of date, time",
+        ),
+        (
+            {"date": [text[:10] for text in FOUR], "hour": [9, 0, 23, 12]},
+            [s - s % 3600 for s in FOUR_SECONDS],
+            "of date, hour",
+        ),
+        (
+            {"Year": [2024] * 4, "Month": [1, 2, 2, 3], "Day": [31, 1, 29, 1], "Time": [text[11:16] for text in FOUR]},
+            [s - s % 60 for s in FOUR_SECONDS],
+            "of Year, Month, Day, Time",
+        ),
+        ({"Buchungstag": [text[:10] for text in FOUR], "Laufzeit_bis": [FOUR[0][:10]] * 4}, FOUR_DAYS, "(dates"),
+    ],
+)
+def test_time_of_a_csv__is_read_as_what_it_means(tmp_path, columns, seconds, said):
+    data = table(**columns, amount=[1.0, 2.0, 3.0, 4.0])
+    pyarrow.csv.write_csv(data, tmp_path / "e.csv")
+    graph = read(tmp_path, str(tmp_path / "e.csv"))
+    assert graph.rows.time.tolist() == seconds
+    assert said in lines(graph)[graph.info["rows"]["time"]]
+    assert not [name for name in graph.columns if name.startswith(("sum of t", "sum of h", "sum of w", "sum of M"))]
+
+
+def test_later_table__is_read_as_the_first(tmp_path):
+    data = table(
+        date=[20240131, 20240201, 20240202, 20240301], time=["09:30", "00:00", "23:59", "12:00"], amount=[1.0] * 4
+    )
+    pyarrow.csv.write_csv(data, tmp_path / "e.csv")
+    about = read(tmp_path, str(tmp_path / "e.csv")).info["rows"]
+    new = open_table("table", str(tmp_path / "e.csv"))
+    time, *_ = columns_of_new(new, about, "auto").read_all(about["seconds"])
+    assert time.tolist() == seconds_of("2024-01-31T09:30", "2024-02-01", "2024-02-02T23:59", "2024-03-01T12:00")
+    with pytest.raises(InputError, match="times of rows are read as"):
+        columns_of_new(new, about | {"read": {"columns": ["date"], "how": "stars"}}, "auto")
+
+
+def test_hours_of_the_day__are_no_time_of_rows(tmp_path):
+    assert read(tmp_path, table(hour=[9, 0, 23, 12], amount=[1.0] * 4)).info["rows"]["time"] is None
+
+
+def test_steps__take_as_long_as_an_option_says_or_as_their_rhythm_shows(tmp_path):
+    data = table(step=[1, 2, 2, 5], amount=[1.0, 2.0, 3.0, 4.0])
+    assert read(tmp_path, data, step_seconds=60.0).rows.time.tolist() == [60.0, 120.0, 120.0, 300.0]
+    with pytest.raises(InputError, match=r"graph\.step_seconds=60\.0 is for a column of numbers; 'day' holds dates"):
+        read(tmp_path, table(day=DATES, amount=[1.0] * 4), step_seconds=60.0)
+    steps = [step for step in range(240) for _ in range(1 + 9 * (8 < step % 24 < 20))]
+    assert read(tmp_path, table(step=steps, amount=[1.0] * len(steps))).info["rows"]["seconds"] == 3_600.0
+    steps = [step for step in range(240) for _ in range(1 + 9 * (step % 7 < 5))]
+    assert read(tmp_path, table(step=steps, amount=[1.0] * len(steps))).info["rows"]["seconds"] == DAY
+
+
+@pytest.mark.parametrize(
+    ("other", "name"), [("fee_amount", "amount"), ("saldo", "Summe"), ("frais", "montant"), ("saldo", "importe")]
+)
+def test_amount__is_the_plainest_name(tmp_path, other, name):
+    graph = read(tmp_path, table(day=DATES, **{other: [9.0, 8.0, 7.0, 6.0], name: [1.0, 2.0, 3.0, 4.0]}))
+    assert graph.info["rows"]["amount"] == name
+
+
+@pytest.mark.parametrize("name", ["Währung", "devise", "moneda", "Receiving Currency"])
+def test_currency__is_called_so_in_several_languages(tmp_path, name):
+    graph = read(tmp_path, table(day=DATES, amount=[1.0, 2.0, 3.0, 4.0], **{name: ["EUR", "USD", "EUR", "EUR"]}))
+    assert graph.info["rows"]["currency"] == name
+
+
+def test_attributes__are_of_the_same_time_as_rows(tmp_path, caplog):
+    caplog.set_level("INFO")
+    graph = read(tmp_path, table(day=DATES, booked=DATES + 9, amount=[1.0, 2.0, 3.0, 4.0]), time="booked")
+    assert "booked on Monday, as either end" in graph.columns
+    assert "day on Monday, as either end" not in graph.columns
+    assert "booked is the time of rows" in lines(graph)["day"]
+    assert "column booked: the time of each row (dates" in caplog.text
+    assert "column amount: the amount of each row" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "read_as", "said"),
+    [
+        ("when", ["2024-01-31", "2024-02-01", "soon", "2024-02-31"], [DAY * 19753] + [DAY * 19754] * 3, "'soon'"),
+        ("when", ["31-Jan-2024", "1-Feb-2024", "2.2.24", "03-Mar-2024"], None, "'2.2.24'"),
+        ("when", ["2024/01/31 10:00", "2024/02/01 11:00", "?", "2024/02/03 00:00"], None, "'?'"),
+        ("amount", ["1.5", "2.5", "about 3", "9.25"], [1.5, 2.5, None, 9.25], "'about 3'"),
+        ("amount", ["1.000,5", "2.5", "17,25", "9,5"], [1000.5, None, 17.25, 9.5], "'2.5'"),
+    ],
+)
+def test_values_in_other_formats__are_gaps_and_told(tmp_path, caplog, name, values, read_as, said):
+    data = table(**{name: values}, **({"amount": [1.0] * 4} if name == "when" else {"day": DATES[0] + np.arange(4)}))
+    pyarrow.csv.write_csv(data, tmp_path / "e.csv")
+    graph = read(tmp_path, str(tmp_path / "e.csv"))
+    assert f"of its 4 values is not written as the others: {said}" in caplog.text
+    assert len(graph.rows.time) == 4
+    stored = graph.rows.amount if name == "amount" else graph.rows.time
+    if read_as:
+        assert [None if np.isnan(value) else value for value in stored] == read_as
+
+
+def test_dates__that_are_two_things_are_warned_of(tmp_path, caplog):
+    read(tmp_path, table(when=["1/2/2024", "3/4/2024"], amount=[1.0, 2.0]))
+    assert "column 'when' is no time and no amount of rows: what 03/04/2024 means is not known" in caplog.text

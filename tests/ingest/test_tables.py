@@ -117,12 +117,12 @@ def test_told__has_a_line_for_every_column_of_both_tables(tmp_path):
     edges, nodes = parquet(tmp_path / "e.parquet", EDGES | more), parquet(tmp_path / "n.parquet", nodes)
     g = read_tables(tmp_path / "g", edges, nodes, columns=Columns(label="odd", exclude=("gone",)))
     end, flag = (
-        "an end of each edge; which end is not kept: graph.directed=true keeps it",
+        "of each row; edges have no direction: graph.directed=true keeps it",
         ", and a flag where there is a gap",
     )
     assert told(g) == {
-        "edges.source": (end, 3, 0),
-        "edges.target": (end, 2, 0),
+        "edges.source": (f"the payer {end}", 3, 0),
+        "edges.target": (f"the payee {end}", 2, 0),
         "edges.amount": (AMOUNT, None, None),
         "edges.at": ("the time of each row (dates and times, sorted)", None, None),
         "nodes.id": ("names the nodes", 4, 0),

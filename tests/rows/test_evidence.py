@@ -1,5 +1,8 @@
 """What is kept about the rows of a table: nothing by time where there is none, and histories by names of currencies."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -7,6 +10,8 @@ import pytest
 from hcm_scale.ingest.policy import Columns
 from hcm_scale.ingest.tables import read_tables
 from hcm_scale.rows.evidence import MadeEvidence, open_row_evidence, rows_before, rows_of
+from hcm_scale.rows.history import sorts_among
+from hcm_scale.score.kinds import history as kinds
 from hcm_scale.score.kinds.all import ROW_KINDS
 from hcm_scale.score.kinds.history import HISTORY
 
@@ -78,3 +83,23 @@ def test_own_rows__are_the_strangest_of_an_account_with_its_sums_by_currency(tmp
                 if np.isfinite(data["amount"][row]):
                     slow[data["currency"][row]] = slow.get(data["currency"][row], 0.0) + data["amount"][row]
             assert sums == pytest.approx(slow)
+
+
+def test_sentences__compare_amounts_of_one_currency_and_look_at_a_payer_once(tmp_path, monkeypatch):
+    """A payer of 400 rows in two currencies, of which one is ten times the others of its own."""
+    amount = np.where(np.arange(400) % 2, 10.0, 2_000.0)
+    amount[200] = 20_000.0
+    data = {"payer": ["hub"] * 400, "payee": [f"a{k}" for k in range(400)], "day": np.arange(400), "amount": amount}
+    graph = read_tables(tmp_path / "g", pa.table(data | {"currency": np.resize(["JPY", "EUR"], 400)}), columns=ENDS)
+    MadeEvidence(rows_of(graph)).save(tmp_path, ROW_KINDS)
+    kept, looked = open_row_evidence(tmp_path, graph, ROW_KINDS), []
+    monkeypatch.setattr(kinds, "sorts_among", lambda *rows: looked.append(1) or sorts_among(*rows))
+    said = [HISTORY.row_sentence(SimpleNamespace(rows=kept), row) for row in range(400)]
+    assert said[200] == "it is 10.0 times what its payer usually pays, 2,000.00 by 199 other payments"
+    assert said[201] == "it is 1.0 times what its payer usually pays, 10.00 by 199 other payments"
+    assert len(looked) == 1
+    nats = np.zeros_like(kept.surprises)
+    nats[200, 0] = 9.0
+    odd = SimpleNamespace(rows=replace(kept, surprises=nats))
+    told = HISTORY.reason(SimpleNamespace(evidence=odd, node=int(kept.rows.payer[0]), number=1.0))["details"]
+    assert (told["odd"], told["usual"]) == (20_000.0, 2_000.0)

@@ -204,3 +204,14 @@ def test_history__an_account_without_amounts_says_nothing_and_hides_nothing(life
     np.testing.assert_array_equal(after.of_accounts, before.of_accounts)
     np.testing.assert_array_equal(np.delete(after.of_rows, new), before.of_rows)
     assert not after.of_rows[new].any()
+
+
+def test_first_refund_or_duplicate__is_as_rare_as_one_in_all_rows(life):
+    rows, _ = life.rows(0, np.array([1]), np.array([DAY]), np.array([50.0]))
+    made = history(rows.where(rows.amount > -np.inf))
+    assert not (made.sort == module.NEGATIVE).any()
+    nats = module.surprise_of_sort(np.array([module.NEGATIVE], np.uint8), made.cuts)
+    assert nats[0] == pytest.approx(np.log(len(rows)), abs=0.1)
+    refund = rows.where(np.arange(len(rows)) == 0)
+    refund.amount[:] = -np.inf
+    assert history(refund, rows, made.cuts).of_accounts.max() < np.log(len(rows))

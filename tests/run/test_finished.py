@@ -12,7 +12,9 @@ import pytest
 
 from hcm_scale import HCM
 from hcm_scale.cli import commands, main
+from hcm_scale.config import TablesGraph
 from hcm_scale.run.finished import FinishedRun
+from hcm_scale.run.sources import would_read
 from tests.helpers import FAST, as_words, small_detector, small_graph
 
 
@@ -115,6 +117,14 @@ def test_paths__of_queries_mean_what_they_meant(tmp_path, monkeypatch):
 
 
 # What is written.
+
+
+def test_new_file__among_the_tables_of_a_run_is_refused(tmp_path):
+    (tmp_path / "in").mkdir()
+    for where in ("in", "in/*.csv", "in/a*"):
+        graph = TablesGraph(path=str(tmp_path / where))
+        told = [would_read(graph, tmp_path / name) for name in ("in/a.csv", "a.csv", "in/a.graphml")]
+        assert told == [True, False, False]
 
 
 @pytest.mark.parametrize("name", ["edges.parquet", "link.parquet", "hard.parquet", "node.parquet", "scores.parquet"])

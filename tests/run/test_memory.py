@@ -20,7 +20,7 @@ from hcm_scale.base.memory import anonymous_bytes
 from hcm_scale.config import Config, SyntheticGraph, with_options
 from hcm_scale.graph import Graph, SparseRows
 from hcm_scale.graph.size import Size
-from hcm_scale.graph.store import NodeTypes
+from hcm_scale.graph.store import GraphRows, NodeTypes
 from hcm_scale.ingest.tables import read_tables
 from hcm_scale.run import memory, pipeline
 from hcm_scale.run.stages import RunContext, label_options, recipe_of, stages
@@ -155,6 +155,7 @@ SHAPES = {
     "no columns": lambda: dataclasses.replace(synthetic.community(2_000, num_attributes=1, seed=1), x=None, columns=()),
     "wide sparse": lambda: with_columns(synthetic.community(2_000, num_attributes=1, seed=1), 5_000),
     "many types": lambda: with_types(synthetic.community(2_000, num_attributes=5, seed=1), 40),
+    "payments": lambda: with_rows(synthetic.community(2_000, num_attributes=5, seed=1), 600_000),
     "hubs": lambda: synthetic.rmat(11, edge_factor=16, num_attributes=10, seed=1),
 }
 
@@ -165,6 +166,19 @@ def with_columns(graph, num_columns, per_row=20):
     columns, indptr = np.cumsum(steps, axis=1, dtype=np.int32) - 1, np.arange(graph.num_nodes + 1) * per_row
     x = SparseRows(indptr, columns.ravel(), np.ones(columns.size, np.float32), num_columns)
     return dataclasses.replace(graph, x=x, columns=())
+
+
+def with_rows(graph, num_rows):
+    """The graph, its edges as payments, each many times."""
+    rng = np.random.default_rng(0)
+    ends = np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr)), np.asarray(graph.indices)
+    payer, payee = (end[rng.integers(0, graph.num_arcs, num_rows)] for end in ends)
+    columns = payer, payee, np.sort(rng.uniform(0, 1e7, num_rows)), rng.lognormal(4, 1, num_rows)
+    payer, payee, time, amount = columns
+    ends = payer.astype(np.int32), payee.astype(np.int32)
+    rows = GraphRows(*ends, time, amount, np.zeros(num_rows, np.uint8), np.arange(num_rows))
+    about = {"time": "when", "amount": "amount", "currency": None, "steps": False, "currencies": []}
+    return dataclasses.replace(graph, rows=rows, info={"rows": about})
 
 
 def with_types(graph, num_types):

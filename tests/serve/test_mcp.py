@@ -181,12 +181,15 @@ def test_verdicts__are_given_only_where_that_was_allowed(run_dir: Path, planted:
     assert (given["id"].to_pylist(), given["by"].to_pylist()) == ([name], ["agent 7"])
 
     async def judging_a_case(ask: Ask) -> None:
-        await ask("give_verdict", case=1, verdict="bad", note="a ring")
+        case_id = (await ask("cases"))["cases"][0]["case_id"]
+        with pytest.raises(ValueError, match=r"case_id='1' is not legal.*once the run is made again"):
+            await ask("give_verdict", case_id="1", verdict="bad")
+        await ask("give_verdict", case_id=case_id, verdict="bad", note="a ring")
         members = (await ask("case", case=1))["members"]
         core = {member["rank"] for member in members if member["core"]}
         first = (await ask("ranked", count=50))["nodes"]
         assert core <= {node["rank"] for node in first if node["verdict"] == "bad"}
-        with pytest.raises(ValueError, match="say one of id and case"):
+        with pytest.raises(ValueError, match="say one of id and case_id"):
             await ask("give_verdict", verdict="bad")
 
     triage(run_dir, judging_a_case, writes=True)

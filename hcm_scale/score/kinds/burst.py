@@ -83,7 +83,7 @@ def _row_sentence(evidence: Any, row: int) -> str:
         account = int(own[row])
         first, last = kept.spans["burst"][account]
         if 0 <= first <= row <= last and own[first] == account:
-            count = np.count_nonzero((by.of(account) >= first) & (by.of(account) <= last))
+            count = np.searchsorted(by.of(account), last, "right") - np.searchsorted(by.of(account), first)
             return _among_text(int(count), whose, float(rows.time[last] - rows.time[first]), kept.steps)
     return "it is one of unusually many payments within a short time"
 

@@ -3,13 +3,15 @@
 How it is measured, and its false alarms: `rows/history.py`.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hcm_scale.base.text import counted
 from hcm_scale.rows.evidence import MadeEvidence, RowEvidence
 from hcm_scale.rows.history import NEGATIVE, NUM_CUTS, TWICE, History, NewHistory, history, rank_table, sorts_among
+from hcm_scale.rows.rows import Numbers
 from hcm_scale.rows.stream import judge_history
 from hcm_scale.score.kinds.around import Around
 from hcm_scale.score.kinds.inputs import KindInputs
@@ -65,8 +67,10 @@ def _reason(around: Around) -> dict[str, Any]:
     details: dict[str, Any] = {end: len(its) for end, its in odd.items()}
     details |= {"twice": int(num_sorts[TWICE]), "negative": int(num_sorts[NEGATIVE])}
     most = max(odd, key=lambda end: len(odd[end]))
-    amount, others = rows.amounts[odd[most]], np.setdiff1d(by_end[most], odd[most])
-    usual = rows.amounts[others][np.isfinite(rows.rows.amount[others])]
+    codes = rows.rows.currency
+    code = np.bincount(codes[odd[most]], minlength=1).argmax()  # amounts of one currency are compared
+    chosen, others = (own[codes[own] == code] for own in (odd[most], np.setdiff1d(by_end[most], odd[most])))
+    amount, usual = rows.amounts[chosen], rows.amounts[others][np.isfinite(rows.rows.amount[others])]
     if len(amount) and len(usual):
         details |= {"odd": float(np.median(amount)), "usual": float(np.median(usual))}
     return {"value": around.number, "count": sum(map(len, by_end.values())), "details": details}
@@ -95,16 +99,43 @@ def _rows_of(rows: RowEvidence, account: int) -> Any:
     return own[rows.surprise_by(_NAME, own) > 1.0 + np.log(max(1, len(own)))]
 
 
+class _Payer(NamedTuple):
+    """What sentences about its payments need: its rows and their sorts, and its amounts in order, by currency."""
+
+    rows: Numbers
+    sort: NDArray[np.uint8]
+    amounts: dict[int, Values]
+
+
+def _payer_of(rows: RowEvidence, account: int) -> _Payer:
+    own = rows.rows.out.of(account)
+    paid = own[np.isfinite(rows.rows.amount[own])]
+    codes = rows.rows.currency[paid]
+    amounts = {int(code): np.sort(rows.amounts[paid[codes == code]]) for code in np.unique(codes)}
+    return _Payer(own, sorts_among(rows.rows, own), amounts)
+
+
 def _row_sentence(evidence: Any, row: int) -> str:
-    rows, payer = evidence.rows, int(evidence.rows.rows.payer[row])
-    own = rows.rows.out.of(payer)
-    if sort := int(sorts_among(rows.rows, own)[np.searchsorted(own, row)]):
+    rows: RowEvidence = evidence.rows
+    payer = rows.once_of(int(rows.rows.payer[row]), _payer_of)
+    if sort := int(payer.sort[np.searchsorted(payer.rows, row)]):
         return _SORTS[sort]
-    others = rows.amounts[own[(own != row) & np.isfinite(rows.rows.amount[own])]]
-    if not len(others):
+    amounts = payer.amounts.get(int(rows.rows.currency[row]), np.zeros(0))
+    if len(amounts) < 2:
         return _FAR_FROM_PAYEE
-    usual = float(np.median(others))
-    return _compared_text(rows.amounts[row] / usual, usual, len(others))
+    usual = _median_of_others(amounts, rows.amounts[row])
+    return _compared_text(rows.amounts[row] / usual, usual, len(amounts) - 1)
+
+
+def _median_of_others(ordered: Values, value: float) -> float:
+    """The median of ascending values, of which one that is `value` is left out.
+
+    >>> _median_of_others(np.array([1.0, 2.0, 4.0, 9.0]), 9.0), _median_of_others(np.array([1.0, 2.0, 4.0]), 1.0)
+    (2.0, 3.0)
+    """
+    at, num_others = int(np.searchsorted(ordered, value)), len(ordered) - 1
+    middle = np.array([(num_others - 1) // 2, num_others // 2])
+    return float(ordered[middle + (middle >= at)].mean())
 
 
 def _new_row_sentence(new: Any, told: NewHistory, row: int) -> str:

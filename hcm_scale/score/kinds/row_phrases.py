@@ -102,4 +102,4 @@ def round_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def times_text(ratio: float) -> str:
     """Such as `12.0 times` or `8 % of`."""
-    return f"{ratio:,.1f} times" if ratio > 1.0 else f"{100 * ratio:.2g} % of"
+    return f"{ratio:,.1f} times" if ratio >= 0.995 else f"{100 * ratio:.2g} % of"
