@@ -156,8 +156,12 @@ def _export_rows(
         if table is None:
             return f"{which}, the strangest first{_write_tables(ranked.tables(chosen), out, raw)[1]}"
         joined = ranked.joined(table, chosen, is_some)
-        _, note = _write_tables(iter([by_rank(joined)]) if is_some else joined, out, raw)
-    return f"{which}, {'the strangest first' if is_some else 'in the order of the table'}{note}"
+        if is_some:
+            return f"{which}, the strangest first{_write_tables(iter([by_rank(joined)]), out, raw)[1]}"
+        num_rows, note = _write_tables(joined, out, raw)
+    num_left = num_rows - len(chosen)
+    why = f"; {num_left:,} have no rank: they have no time, one far from all others, or no end" if num_left else ""
+    return f"{num_rows:,} rows in {out}, in the order of the table{why}{note}"
 
 
 def _write_tables(tables: Iterator[pa.Table], out: Path, raw: bool) -> tuple[int, str]:
