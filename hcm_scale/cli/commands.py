@@ -253,9 +253,9 @@ def export_run(arguments: list[str]) -> str:
         --since OLD                the flagged nodes that OLD, an earlier run, has not flagged; with --top K the first K
         --type T                   any of these among the nodes of type T
 
-        --edges                    strange edges instead of nodes: the rows of your own edge table, all of its columns,
-                                   with rank, p and flag of the edge that each belongs to, the strangest first where
-                                   --top K (edges) or --flagged is said, else in the order of the table
+        --edges                    rows of your own edge table instead of nodes, all of its columns, the strangest first
+                                   where --top K or --flagged is said, else in the order of the table: where rows have
+                                   times or amounts with rank, p, flag and reason of each row, else of its edge
         --edges --pairs            one row an edge, the strangest first, with the ids of its ends; so always where the
                                    run was not made from a table or a query
         --trust-queries            runs the query, or fetches the table, of a run that was not made in this place: it

@@ -158,8 +158,13 @@ def _export_rows(
         if table is None:
             return f"{which}, the strangest first{_write_tables(ranked.tables(chosen), out, raw)[1]}"
         joined = ranked.joined(table, chosen, is_some)
-        _, note = _write_tables(_as_written(table, iter([by_rank(joined)]) if is_some else joined, out), out, raw)
-    return f"{which}, {'the strangest first' if is_some else 'in the order of the table'}{note}"
+        tables = _as_written(table, iter([by_rank(joined)]) if is_some else joined, out)
+        num_rows, note = _write_tables(tables, out, raw)
+    if is_some:
+        return f"{which}, the strangest first{note}"
+    num_left = num_rows - len(chosen)
+    why = f"; {num_left:,} have no rank: they have no time, one far from all others, or no end" if num_left else ""
+    return f"{num_rows:,} rows in {out}, in the order of the table{why}{note}"
 
 
 def _as_written(rows: EdgeRows, tables: Iterator[pa.Table], out: Path) -> Iterator[pa.Table]:

@@ -71,14 +71,18 @@ class Input:
     lines: Sequence[ColumnLine] = ()
 
 
+def events_of(data: Any) -> Any:
+    """The table of a `TemporalData` or of (edge_index, edge_attr, time); anything else as it is."""
+    if hasattr(data, "src") and hasattr(data, "num_events"):
+        return libraries.event_table((data.src, data.dst), getattr(data, "msg", None), data.t)
+    return libraries.event_table(*data) if isinstance(data, tuple) and len(data) == 3 else data
+
+
 def read_input(data: Any) -> Input:
     """Input of any supported form; TypeError for any other."""
     if isinstance(data, Graph):
         return Input("a Graph", FolderGraph(), lambda out, section, _: data, in_memory=True)
-    if hasattr(data, "src") and hasattr(data, "num_events"):
-        data = libraries.event_table((data.src, data.dst), data.msg, data.t)
-    if isinstance(data, tuple) and len(data) == 3:  # (edge_index, edge_attr, time)
-        data = libraries.event_table(*data)
+    data = events_of(data)
     if _is_pyg(data):
         read: Read = lambda out, section, _: read_data(out, data, policy=sources.policy_of(section))  # noqa: E731
         lines = libraries.field_lines(data)

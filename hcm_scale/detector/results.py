@@ -27,7 +27,7 @@ from hcm_scale.base import files
 from hcm_scale.cases.describe import case_page
 from hcm_scale.cases.drawing import drawn
 from hcm_scale.cases.tables import case_table
-from hcm_scale.detector.inputs import as_edges
+from hcm_scale.detector.inputs import as_edges, events_of
 from hcm_scale.detector.parameters import NO_EMBEDDING, NO_SCORE, with_python_names
 from hcm_scale.detector.plots import Plots
 from hcm_scale.edges.new import open_new_edges
@@ -360,6 +360,7 @@ class Results:
                 raise TypeError(f"{name}={one!r} and {name}_column={other!r} are one argument: give one of them")
         source_column, target_column = source or source_column, target or target_column
         run = self._require_fitted().run
+        table = events_of(table)
         if not isinstance(table, str | Path):
             columns = run.edge_columns()
             table = as_arrow(as_edges(table, columns.source, columns.target), "the table of new edges")

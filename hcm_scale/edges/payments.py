@@ -2,8 +2,8 @@
 
 A row has the surprise of what kinds say of it beyond what is common (rows/evidence.py); of rows of which none
 says more, those come first whose pair of accounts is stranger (`StrangeEdges`), where all are asked for. p is
-exp(-3 - surprise), the chance by that kind, times the number of kinds, and flags are those of Benjamini and Hochberg.
-Rows that the graph does not keep, as they have no time or an unknown end, have no rank.
+exp(-3 - surprise), the chance by that kind, times the number of kinds, and 1 where none says more; flags are those of
+Benjamini and Hochberg. Rows that the graph does not keep, as they have no time or an unknown end, have no rank.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,6 +31,7 @@ from hcm_scale.score.threshold import discoveries
 NAMES = tuple(kind.name for kind in ROW_KINDS)
 _NUM_SHOWN, _NUM_LINES = 20, 5  # of a report, and of its summary
 MOST_SENTENCES = 100_000  # rows of which a file has the sentence
+ORDINARY = "nothing about the row itself is unusual: the pair of its accounts says where it stands"
 _CHUNK = 1 << 18
 
 
@@ -52,7 +53,7 @@ class StrangeRows:
     @cached_property
     def p(self) -> Values:
         """A chance for every row, (m,)."""
-        return self.rows.chances(self.rows.surprise)
+        return chances(self.rows, self.rows.surprise)
 
     @cached_property
     def flagged(self) -> NDArray[np.bool_]:
@@ -98,7 +99,7 @@ class StrangeRows:
         """What is told of some rows, which have these ranks."""
         rows = self.rows
         kind = rows.strongest[some]
-        told = (ranks <= MOST_SENTENCES) & (kind >= 0)
+        told = ranks <= MOST_SENTENCES
         reasons = [self.sentence(int(row)) if is_told else None for row, is_told in zip(some, told, strict=True)]
         of_kinds = {name: pa.array(rows.surprises[some, k]) for k, name in enumerate(NAMES)}
         return pa.table(
@@ -145,7 +146,13 @@ class StrangeRows:
 
     def sentence(self, row: int) -> str:
         """Why a row is strange."""
-        return ROW_KINDS[self.rows.strongest[row]].row_sentence(self.evidence, row)
+        kind = self.rows.strongest[row]
+        return ORDINARY if kind < 0 else ROW_KINDS[kind].row_sentence(self.evidence, row)
+
+
+def chances(rows: RowEvidence, surprise: Values) -> Values:
+    """P of rows by their surprise, 1 where no kind says more than is common."""
+    return np.where(surprise > 0.0, rows.chances(surprise), 1.0)
 
 
 def edges_of_report(evidence: Evidence, *, ranks: bool, count_rows: CountRows | None) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ name. Rows kept for other scores are dropped. The folder is no stage; without it
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from hcm_scale.base import files
 from hcm_scale.base.npy import open_array, save_npy
-from hcm_scale.edges.payments import MOST_SENTENCES, StrangeRows
+from hcm_scale.edges.payments import MOST_SENTENCES, ORDINARY, StrangeRows, chances
 from hcm_scale.edges.rows import EdgeRows
 from hcm_scale.ingest.policy import Columns
 from hcm_scale.ingest.row_columns import columns_of_new
@@ -115,8 +115,8 @@ class NewRows:
     judged: Sequence[Judged]  # by each kind
 
     @property
-    def steps(self) -> bool:
-        return bool(self.run.evidence.rows.steps)
+    def steps(self) -> float:
+        return float(self.run.evidence.rows.steps)
 
     @cached_property
     def _ranks(self) -> tuple[Values, float, Values, Values]:
@@ -134,12 +134,16 @@ class NewRows:
         beyond = surprises / unit - bar
         kind, surprise = beyond.argmax(axis=1), combined(beyond)
         kind[surprise == 0.0] = len(_KINDS)
-        p = self.run.evidence.rows.chances(surprise)
+        p = chances(self.run.evidence.rows, surprise)
         rank = 1 + len(ordered) - np.searchsorted(ordered, surprise, side="right")
         names = [kind.name for _, kind, _ in _KINDS]
-        is_said = (kind < len(_KINDS)) & (rank <= MOST_SENTENCES)
+        is_said = rank <= MOST_SENTENCES
+        told = [
+            partial(kind.new_row_sentence, self, judged.told)
+            for (_, kind, _), judged in zip(_KINDS, self.judged, strict=True)
+        ]
         reasons = [
-            _KINDS[which][1].new_row_sentence(self, self.judged[which].told, row) if says else None
+            (told[which](row) if which < len(told) else ORDINARY) if says else None
             for row, which, says in zip(range(some.start, some.stop), kind.tolist(), is_said.tolist(), strict=False)
         ]
         return {

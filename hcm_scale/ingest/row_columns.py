@@ -299,11 +299,11 @@ def _called(role: str, names: Sequence[str]) -> list[str]:
 def _likely_time(files: TableFiles, kinds: Mapping[str, str]) -> str | None:
     """The column of times, by its name and then by its values; see the table at the top."""
     dates = [name for name, kind in kinds.items() if kind == "time"]
-    steps = [
-        name for name in _called("time", [n for n, k in kinds.items() if k == "number"]) if not _is_cycle(files, name)
-    ]
     parts = {name for form in files.times.values() if form.how == "parts" for name in form.columns}
-    steps = [name for name in steps if name not in parts]
+    steps = _called("time", [name for name, kind in kinds.items() if kind == "number" and name not in parts])
+    for name in (name for name in steps if _is_cycle(files, name)):
+        log.info("column %s goes round, as hours of a day do: graph.time_column=%s takes it as steps", name, name)
+    steps = [name for name in steps if not _is_cycle(files, name)]
     ranks = {name: -2.0 * max(_plainness("time", name), 2 * (name in parts)) for name in dates}
     ranks |= {name: -3.0 if _plainness("time", name) == 2 else 1.0 for name in steps}
     best = [name for name, rank in ranks.items() if rank == min(ranks.values())]
@@ -317,12 +317,14 @@ def _likely_time(files: TableFiles, kinds: Mapping[str, str]) -> str | None:
 
 
 def _is_cycle(files: TableFiles, name: str) -> bool:
-    """Whether whole numbers are hours of the day, days of the month, ...: they go back to where they began."""
+    """Whether numbers are hours of the day, days of the month, ...: they go back to where they began."""
     most = max((_CYCLES[word] for word in words(name) if word in _CYCLES), default=0)
     values = floats(files.first_batch([name]).column(0)) if most else np.zeros(0)
     finite = values[np.isfinite(values)]
-    within = len(finite) > 0 and finite.min() >= 0 and finite.max() <= most
-    return bool(within and np.count_nonzero(np.diff(finite) < 0))
+    num_falls = int(np.count_nonzero(np.diff(finite) < 0))
+    if not num_falls or finite.min() < 0 or finite.max() > most:
+        return False
+    return most != _CYCLES["day"] or num_falls < 0.1 * len(finite)  # days in no order may be those of a month or two
 
 
 def _with_times_as_numbers(files: TableFiles, names: Sequence[str], columns: Columns) -> TableFiles:

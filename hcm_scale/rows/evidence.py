@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from hcm_scale.base.npy import FINITE, open_array, save_npy
 from hcm_scale.base.threads import run_in_slices
 from hcm_scale.graph.store import Graph
-from hcm_scale.rows.rows import Numbers, Rows, Values, beyond, log_amounts
+from hcm_scale.rows.rows import DAY, Numbers, Rows, Values, beyond, log_amounts
 
 FILES = ("row_surprises.npy", "row_links.npy", "bursts.npy")
 _LOW, _COMMON = 0.75, 0.95  # quantiles of a kind's surprises of rows: up to the second it says nothing
@@ -92,8 +92,9 @@ class OwnRows(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RowEvidence:
-    """The rows of a graph, and what is kept about them; `steps` says that times count steps, `currencies` are names.
+    """The rows of a graph, and what is kept about them.
 
+    `steps` are the seconds of one where times count steps, else 0; `currencies` are names.
     `names` are those of the kinds, as their surprises are ordered; `links` (m,) and `spans` (n, 2) have names too.
     """
 
@@ -104,7 +105,7 @@ class RowEvidence:
     spans: Mapping[str, NDArray[np.int32]]
     amounts: Values  # as they stand in the table
     number: Numbers  # of each row in the table
-    steps: bool = False
+    steps: float = 0.0
     currencies: tuple[str, ...] = ()
     _of_accounts: dict[Any, Any] = field(default_factory=dict, init=False)
 
@@ -217,6 +218,11 @@ def rows_before(graph: Graph, earlier: Graph) -> Rows | None:
     return before.where(beyond(before, today))
 
 
+def step_seconds(about: Mapping[str, Any]) -> float:
+    """Seconds of a step, of what a graph says of its rows; 0 where their times are dates."""
+    return float(about.get("seconds") or DAY) if about["steps"] else 0.0
+
+
 def open_row_evidence(folder: Path, graph: Graph, kinds: Kinds) -> RowEvidence | None:
     """What `MadeEvidence.save` wrote about the rows of a graph; None where it has none, FolderError for other files."""
     if (rows := rows_of(graph)) is None or graph.rows is None:
@@ -236,5 +242,5 @@ def open_row_evidence(folder: Path, graph: Graph, kinds: Kinds) -> RowEvidence |
         surprises,
         {name: linked[:, k] for k, name in enumerate(links)},
         {name: ends[:, 2 * k : 2 * k + 2] for k, name in enumerate(spans)},
-        *(graph.rows.amount, graph.rows.number, about["steps"], tuple(about["currencies"])),
+        *(graph.rows.amount, graph.rows.number, step_seconds(about), tuple(about["currencies"])),
     )

@@ -11,6 +11,7 @@ from bench.accuracy.payment_world import payments
 from hcm_scale.cli.export import export_edges
 from hcm_scale.config import Config, TablesGraph, with_options
 from hcm_scale.detector import HCM
+from hcm_scale.detector.inputs import read_input
 from hcm_scale.report.card import card
 from hcm_scale.run import pipeline
 from hcm_scale.run.finished import FinishedRun
@@ -28,6 +29,7 @@ def world(tmp_path_factory):
     table["amount"] = made.amount.round(2)
     path = tmp_path_factory.mktemp("world") / "payments.csv"
     order = np.random.default_rng(0).permutation(len(table))
+    table.loc[order[made.scheme[order] == 0][:3], "date"] = pd.NaT
     table.iloc[order].to_csv(path, index=False)
     return path, made, names, (made.scheme > 0)[order]
 
@@ -69,10 +71,12 @@ def test_export__ranks_rows_of_the_table_by_themselves(run, world, tmp_path):
 
 def test_export__of_all_rows_keeps_their_order_and_flags_the_planted(run, world, tmp_path):
     path, _, _, planted = world
-    export_edges(run, tmp_path / "all.parquet", None, False)
+    said = export_edges(run, tmp_path / "all.parquet", None, False)
     rows = pd.read_parquet(tmp_path / "all.parquet")
+    assert said.startswith(f"{len(rows):,} rows in ")
+    assert "in the order of the table; 3 have no rank: they have no time" in said
     assert rows["payer"].tolist() == pd.read_csv(path)["payer"].tolist()
-    assert sorted(rows["edge_rank"]) == [*range(1, len(rows) + 1)]
+    assert sorted(rows["edge_rank"].dropna()) == [*range(1, len(rows) - 2)]
     flagged = rows["edge_flagged"].to_numpy(bool)
     assert planted[flagged].mean() > 0.75
     assert flagged.sum() >= 50
@@ -110,7 +114,10 @@ def test_detector__takes_events_of_torch_geometric_and_three_arrays():
     rng = np.random.default_rng(0)
     ends, t, amount = rng.integers(0, 300, (2, 3_000)), np.sort(rng.integers(0, 300, 3_000)), rng.lognormal(3, 1, 3_000)
     tensors = {"src": torch.tensor(ends[0]), "dst": torch.tensor(ends[1]), "t": torch.tensor(t)}
-    one = HCM(options=FEW).fit(temporal(**tensors, msg=torch.tensor(amount)[:, None])).edges_
+    given = temporal(**tensors, msg=torch.tensor(amount)[:, None])
+    fitted = HCM(options=FEW).fit(given)
+    one = fitted.edges_
+    assert fitted.score_edges(given[-50:]).equals(fitted.score_edges((ends[:, -50:], amount[-50:], t[-50:])))
     two = HCM(options=FEW).fit((ends, amount, t)).edges_
     frame = pd.DataFrame({"from": ends[0], "dest": ends[1], "sum": amount, "t0": t})
     three = HCM(options=FEW).fit(frame, source="from", target="dest", amount="sum", time="t0").edges_
@@ -119,6 +126,7 @@ def test_detector__takes_events_of_torch_geometric_and_three_arrays():
         np.testing.assert_allclose(one["surprise"].to_numpy(), other["surprise"].to_numpy(), rtol=1e-6)
     with pytest.raises(ValueError, match="entries; legal are equal"):
         HCM(options=FEW).fit((ends, amount[:5], t))
+    assert read_input(temporal(**tensors)).tables[0].column_names == ["source", "target", "time"]
 
 
 def test_explanation__of_a_pair_has_the_rows_between_the_two(run):
@@ -134,7 +142,8 @@ def test_explanation__of_a_pair_has_the_rows_between_the_two(run):
 
 def test_explanation__has_the_accounts_own_rows_and_its_sums(run):
     rows, ids = run.strange_rows.table().to_pandas(), run.table["id"].to_pylist()
-    for name in (ids[0], ids[len(ids) // 2]):
+    counts = pd.concat([rows["source"], rows["target"]]).value_counts()
+    for name in (ids[0], next(name for name in ids[len(ids) // 2 :] if counts[name] > 20)):
         (told,) = run.explain([name])
         own = rows[(rows["source"] == name) | (rows["target"] == name)]
         assert told.own["num_rows"] == len(own)

@@ -226,8 +226,13 @@ def test_later_table__is_read_as_the_first(tmp_path):
         columns_of_new(new, about | {"read": {"columns": ["date"], "how": "stars"}}, "auto")
 
 
-def test_hours_of_the_day__are_no_time_of_rows(tmp_path):
-    assert read(tmp_path, table(hour=[9, 0, 23, 12], amount=[1.0] * 4)).info["rows"]["time"] is None
+def test_hours_of_the_day__are_no_time_of_rows(tmp_path, caplog):
+    caplog.set_level("INFO")
+    data = table(hour=[9, 0, 23, 12], amount=[1.0] * 4)
+    assert read(tmp_path, data).info["rows"]["time"] is None
+    assert "column hour goes round, as hours of a day do: graph.time_column=hour takes it" in caplog.text
+    assert read(tmp_path, data, time="hour").rows.time.tolist() == [0.0, 9 * 3600.0, 12 * 3600.0, 23 * 3600.0]
+    assert read(tmp_path, table(day=[9, 1, 23, 12], amount=[1.0] * 4)).info["rows"]["time"] == "day"
 
 
 def test_steps__take_as_long_as_an_option_says_or_as_their_rhythm_shows(tmp_path):

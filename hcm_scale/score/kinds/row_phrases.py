@@ -23,7 +23,7 @@ def evidence_of(around: Around) -> RowEvidence:
 
 
 def row_facts(evidence: Evidence, row: int) -> dict[str, Any]:
-    """A row as a person knows it: ids of both ends, seconds since 1970 or steps, amount and currency."""
+    """A row as a person knows it: ids of both ends, seconds since 1970 and of a step, or 0, amount and currency."""
     rows: RowEvidence = evidence.rows
     amount, code = float(rows.amounts[row]), int(rows.rows.currency[row])
     ends = (evidence.graph.external_id(int(end[row])) for end in (rows.rows.payer, rows.rows.payee))
@@ -41,14 +41,14 @@ def amount_text(facts: Mapping[str, Any]) -> str:
     return f"{amount} {clip(facts['currency'], 12)}" if amount and facts["currency"] else amount
 
 
-def time_text(seconds: float, steps: bool, *, clock: bool | None = None) -> str:
-    """Such as `4 May 2024 10:12`; of steps their number. Midnight has no clock unless one is asked for.
+def time_text(seconds: float, steps: float, *, clock: bool | None = None) -> str:
+    """Such as `4 May 2024 10:12`; of steps of so many seconds their number. Midnight has no clock unless asked for.
 
-    >>> time_text(0.0, False), time_text(90_000.0, False), time_text(172_800.0, True), time_text(1e12, False)
-    ('1 January 1970', '2 January 1970 01:00', 'step 2', 'second 1e+12')
+    >>> time_text(0.0, 0.0), time_text(90_000.0, 0.0), time_text(172_800.0, DAY), time_text(86_400.0, 1.0)
+    ('1 January 1970', '2 January 1970 01:00', 'step 2', 'step 86,400')
     """
     if steps:
-        return f"step {seconds / (DAY if seconds % DAY == 0.0 else 1.0):,.0f}"
+        return f"step {seconds / steps:,.0f}"
     if not _DATED[0] <= seconds < _DATED[1]:
         return f"second {seconds:.6g}"
     moment = datetime.fromtimestamp(seconds, UTC)
@@ -56,20 +56,20 @@ def time_text(seconds: float, steps: bool, *, clock: bool | None = None) -> str:
     return f"{date} {moment:%H:%M}" if (seconds % DAY > 0.0 if clock is None else clock) else date
 
 
-def span_texts(times: Sequence[float], steps: bool) -> list[str]:
+def span_texts(times: Sequence[float], steps: float) -> list[str]:
     """Times beside each other: all with their clocks where one of them has one.
 
-    >>> span_texts([0.0, 90_000.0], False)
+    >>> span_texts([0.0, 90_000.0], 0.0)
     ['1 January 1970 00:00', '2 January 1970 01:00']
     """
     return [time_text(time, steps, clock=any(time % DAY for time in times)) for time in times]
 
 
-def length_text(seconds: float, steps: bool) -> str:
-    """Such as `19 hours`, `3 days` or `2 steps`."""
+def length_text(seconds: float, steps: float) -> str:
+    """Such as `19 hours`, `3 days` or, of steps of so many seconds, `2 steps`."""
     seconds = min(abs(seconds), 1e18)  # in a file that somebody sent rows may lie in any order
     if steps:
-        unit, word = DAY if seconds % DAY == 0.0 else 1.0, "step"
+        unit, word = steps, "step"
     else:
         unit, word = next(
             (u, w) for u, w in ((DAY, "day"), (HOUR, "hour"), (60.0, "minute"), (0.0, "second")) if seconds >= 2 * u
