@@ -9,6 +9,7 @@ from hcm_scale.score import nodes
 from hcm_scale.score.edge_index import EdgeIndex
 from hcm_scale.score.evidence import KindNumbers
 from hcm_scale.score.kinds.all import GRAPH_KINDS as KINDS
+from hcm_scale.score.kinds.all import ROW_KINDS
 from hcm_scale.score.kinds.inputs import KindInputs, NodeHops
 from hcm_scale.score.kinds.kind import Facts
 
@@ -16,7 +17,8 @@ COLUMNS = [column for kind in KINDS.values() for column in kind.columns]
 
 
 def kind_numbers(of_kind: Mapping[str, np.ndarray], has: np.ndarray, *facts: float) -> KindNumbers:
-    return KindNumbers({KINDS[name]: values for name, values in of_kind.items()}, has, Facts(*facts))
+    kinds = KINDS | {kind.name: kind for kind in ROW_KINDS}
+    return KindNumbers({kinds[name]: values for name, values in of_kind.items()}, has, Facts(*facts))
 
 
 def inputs_of(edges: EdgeIndex, x: np.ndarray | None = None, far_share: float = 0.4, **parts) -> KindInputs:

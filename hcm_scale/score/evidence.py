@@ -309,6 +309,7 @@ class Tail(NamedTuple):
     scale: float
     shape: float
     bend: float = 1.0
+    in_nats: bool = False
 
 
 class Gains(NamedTuple):
@@ -339,6 +340,8 @@ class Gains(NamedTuple):
             gained = _with_tail(np.where(ranks > _NEXT, -np.log1p(-ranks), 0.0), values, self.tail)
             weighed = self.only.weight * self.tail.bend * np.maximum(gained - self.tail.begin, 0.0)
             most = self.only.most * np.log(max(2, self.size))
+            if self.tail.in_nats:  # p follows the number itself: a surprise is no rarer than it says
+                gained = np.minimum(gained, np.maximum(values / self.tail.scale, self.tail.begin))
             return Gained(gained, np.minimum(weighed, most) + np.log1p(np.maximum(weighed - most, 0.0)))
         by_rank = -np.log1p(-ranks)
         gained = self.plain(by_rank.copy(), values)
@@ -415,10 +418,10 @@ def _fit_tail(options: TailOptions, bends: bool, bulk: Values, above: Values, nu
         excess = above - first
         num_seen, scale = len(above), float(np.median(excess)) / np.log(2.0) or float(excess.mean())
     bend = _bend(bulk, num_usual) if bends else 1.0
-    least_scale = options.least_of_few if low == middle else options.least_scale
+    least_scale = options.least_of_few if low == middle or middle == 0.0 else options.least_scale
     scale = max(scale * bend, least_scale, 1e-12 * abs(high), LEAST_P)
     begin = max(START, -np.log(max(len(above), 1) / num_usual))
-    return Tail(high, first, begin, scale * widening(num_seen), shape, bend)
+    return Tail(high, first, begin, scale * widening(num_seen), shape, bend, options.in_nats)
 
 
 def _bend(bulk: Values, num_usual: int) -> float:

@@ -125,6 +125,31 @@ def test_a_tail_and_the_sum__speak_together(seed):
     assert len(flagged({"cohesion": numbers["cohesion"]})) < 50
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_p__of_numbers_that_are_surprises_is_no_smaller_than_they_say(seed):
+    """One node in a hundred has something, by a null that falls slower than it says: having some is not said twice."""
+    rng, n = np.random.default_rng(seed), 20_000
+    numbers = sample("normal", n, seed) | {"passed_on": np.zeros(n)}
+    some = rng.choice(n, n // 100, replace=False)
+    numbers["passed_on"][some] = rng.exponential(2.5, len(some))
+    p = np.sort(verdict({"passed_on": numbers["passed_on"]}).p)
+    assert n * p[19] / 20 > 0.5
+    numbers["passed_on"][:20] = 25.0
+    assert np.count_nonzero(flagged(numbers) < 20) == 20
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_p__of_a_tail_that_begins_amid_nodes_that_have_nothing_is_calibrated(seed):
+    """Most nodes have fewer triangles than expected, a tenth has none, and the few others lie far above both."""
+    rng, n = np.random.default_rng(seed), 20_000
+    cohesion = np.where(rng.random(n) < 0.82, -rng.random(n), 0.0)
+    some = rng.choice(n, int(0.055 * n), replace=False)
+    cohesion[some] = rng.exponential(0.25, len(some))
+    numbers = sample("normal", n, seed)
+    p = np.sort(verdict(numbers | {"cohesion": cohesion}).p)
+    assert n * p[39] / 40 > 0.4
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_heavy_bulk__flags_hardly_anything(seed):
     """Kinds with tails of their own weight, all of which speak of the same nodes: busy ones."""
