@@ -345,12 +345,12 @@ def test_files_whose_types_contradict__are_told_or_refused(tmp_path):
 def test_column_that_is_nearly_a_number__is_told_with_what_is_none_and_what_reads_it(tmp_path, caplog):
     text = [("k.A.", "ca. 5", "-.-")[i % 3] if i % 97 < 3 else f"{i}.25" for i in range(970)]
     table = pa.table({"payer": [f"a{i % 50}" for i in range(970)], "payee": [f"a{i % 49}" for i in range(970)]})
-    table = table.append_column("sum", pa.array(text)).append_column("day", pa.array(range(970)))
+    table = table.append_column("size", pa.array(text)).append_column("day", pa.array(range(970)))
     ends = {"source": "payer", "target": "payee"}
     read_tables(tmp_path / "g", table, columns=Columns(**ends))
-    said = "940 of its 970 values look like numbers, and not 'k.A.', 'ca. 5', '-.-'; graph.numbers=[sum] reads it"
-    assert f"column 'sum' of edges is left out: {said}" in caplog.text
-    g = read_tables(tmp_path / "h", table, columns=Columns(**ends, numbers=("sum",)))
-    assert "sum of sum, as payer" in g.columns
-    assert g.info["rows"]["amount"] == "sum"
+    said = "940 of its 970 values look like numbers, and not 'k.A.', 'ca. 5', '-.-'; graph.numbers=[size] reads it"
+    assert f"column 'size' of edges is left out: {said}" in caplog.text
+    g = read_tables(tmp_path / "h", table, columns=Columns(**ends, numbers=("size",)))
+    assert "sum of size, as payer" in g.columns
+    assert g.info["rows"]["amount"] == "size"
     assert np.isnan(g.rows.amount).sum() == 30

@@ -32,7 +32,7 @@ def test_page__first_sentence_names_the_score_that_ranks(scored_world: World, tm
     for by, words in (
         (
             "score",
-            "Ranked by score (all kinds of evidence): a node stands high where its neighbours seem far from it, where",
+            "Ranked by score (all kinds of evidence): a node stands high where one kind of evidence finds it very",
         ),
         ("strange", "Ranked by hops and far triangles: the higher a node stands, the farther"),
         (

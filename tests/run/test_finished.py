@@ -95,7 +95,7 @@ def test_paths__mean_what_they_meant_when_the_run_was_made(tmp_path, monkeypatch
         assert "amount" in pq.read_table("rows.parquet").column_names
     new = pa.table({"source": [0], "target": [150], "amount": [1.0]})
     pq.write_table(new, "new.parquet")
-    assert "1 rows" in commands.score_edges([str(there / "second"), "new.parquet", "-o", "scored.csv"])
+    assert "1 row in" in commands.score_edges([str(there / "second"), "new.parquet", "-o", "scored.csv"])
     assert FinishedRun(there / "second").trained.folder == there / "first"
     tables(elsewhere)
     again = ["run", "edges.parquet", "nodes.parquet", f"run_dir={there / 'first'}", *as_words(FAST)]
