@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from hcm_scale.base.names import AS_END, EITHER_END, ONCE
 from hcm_scale.ingest.encode import FormatGuess, as_numbers, floats, is_number, is_text, looks_text, texts
 from hcm_scale.ingest.node_table import warn_of_new
-from hcm_scale.ingest.policy import EXCLUDED, Columns, InputError, Offenders, not_finite, reading
+from hcm_scale.ingest.policy import EXCLUDED, Columns, InputError, Offenders, known_cases, not_finite, reading
 from hcm_scale.ingest.table_files import TableFiles
 
 log = logging.getLogger(__name__)
@@ -287,6 +287,8 @@ class EdgeColumns:
             kind = kind_of(self.files, name, is_category=name in columns.categorical)
             if name in columns.exclude:
                 self.unused[name] = EXCLUDED
+            elif why := known_cases(name, columns):
+                self.unused[name] = why
             elif name in time_parts:
                 self.unused[name] = "no attribute of its ends"
             elif (

@@ -4,7 +4,8 @@ Two columns with names of a pair, such as `source` and `target` or `from_account
 the only two that differ in a last 1 and 2 or a and b, such as `protein1` and `protein2`. Two called alike, `Account`
 and `Account.1`, or as a customer and a shop are, `User` and `Merchant Name`, are likely. Where no names say so, they
 are the two columns whose first values are found most often in one column of the node table, in at least half of all
-cases; without a node table, the first two that can hold ids. The id is the column `id`, or one named as an end is, if
+cases; without a node table, the first two that can hold ids and are not
+called as times and amounts are. The id is the column `id`, or one named as an end is, if
 it holds at least half of the ends; else the column of distinct values that holds most of them, or one in which few
 repeat. Ids are text or whole numbers. A column that numbers the rows, 7, 8, 9, ..., is an end only where no other fits.
 Of columns that fit equally well, to a tenth of the values, the first ones count, and a warning says so. A text column
@@ -26,6 +27,7 @@ from hcm_scale.base.text import words
 from hcm_scale.graph.store import MAX_TYPES
 from hcm_scale.ingest.encode import is_text
 from hcm_scale.ingest.policy import InputError, shown_names
+from hcm_scale.ingest.row_columns import is_time_or_amount
 from hcm_scale.ingest.table_files import TableFiles, open_table
 
 log = logging.getLogger(__name__)
@@ -42,12 +44,27 @@ _NAMES = (
     *(("start", "end"), ("absender", "empfänger"), ("absender", "empfaenger"), ("auftraggeber", "empfänger")),
     *(("auftraggeber", "empfaenger"), ("origen", "destino"), ("expediteur", "destinataire")),
 )
-_CUSTOMERS = {"user", "customer", "client", "cardholder", "account", "card", "konto", "kunde"}
+_CUSTOMERS = {"user", "customer", "client", "cardholder", "account", "card", "cc", "konto", "kunde"}
 _SHOPS = {"merchant", "shop", "store", "vendor", "supplier", "seller", "counterparty", "beneficiary", "host", "item"}
 _NUMBERED = (("1", "2"), ("a", "b"))
 _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+|nan|inf)(e[-+]?\d+)?\s*", re.I)
 _TYPES = (("type",), ("node", "type"), ("nodetype",), ("kind", "of", "node"), ("node", "kind"), ("entity", "type"))
-_BESIDE = {"id", "account", "acct", "acc", "node", "user", "name", "key", "no", "nr", "number", "address", "iban"}
+_BESIDE = {
+    "id",
+    "account",
+    "acct",
+    "acc",
+    "node",
+    "user",
+    "name",
+    "key",
+    "no",
+    "nr",
+    "num",
+    "number",
+    "address",
+    "iban",
+}
 
 
 def guess_columns(tables: tuple[Any, Any], given: dict[str, str], prefix: str = "") -> dict[str, str]:
@@ -136,6 +153,8 @@ def _likely_ends(edges: TableFiles, source: str | None, target: str | None) -> l
         return [named]
     known = [pair for pair in _likely_names(able) if source in (None, pair[0]) and target in (None, pair[1])]
     left = [column.name for column in columns if column.name in edges.casts and column.name not in (source, target)]
+    others = [name for name in left if not is_time_or_amount(name)]
+    left = others if len(others) + ((source or target) is not None) > 1 else left
     pairs = [(source or name, target or name) for name in left]
     if source is None and target is None:
         pairs = list(itertools.combinations(left[:_WIDE], 2))

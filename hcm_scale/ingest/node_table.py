@@ -26,7 +26,7 @@ from hcm_scale.ingest import encode
 from hcm_scale.ingest.arrays import FeatureCounts, write_types
 from hcm_scale.ingest.encode import Encoding, is_date, is_number, is_text
 from hcm_scale.ingest.ids import GrowingIds, IdReader
-from hcm_scale.ingest.policy import Columns, InputError, Offenders, Policy, not_finite
+from hcm_scale.ingest.policy import Columns, InputError, Offenders, Policy, known_cases, not_finite
 from hcm_scale.ingest.table_files import TableFiles
 
 log = logging.getLogger(__name__)
@@ -254,7 +254,7 @@ def _unused(files: TableFiles, columns: Columns) -> set[str | None]:
 def _attribute_names(files: TableFiles, columns: Columns) -> tuple[str, ...]:
     chosen = columns.attributes if columns.attributes is not None else tuple(files.kinds)
     unused = _unused(files, columns)
-    return tuple(name for name in chosen if name not in unused)
+    return tuple(name for name in chosen if name not in unused and not known_cases(name, columns))
 
 
 def _encode(encodings: Sequence[Encoding], batch: pa.RecordBatch, out: NDArray[np.float32]) -> int:

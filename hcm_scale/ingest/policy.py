@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base.console import shorten
+from hcm_scale.base.text import words
 
 _OF_CSV = re.compile(r"(?:In CSV column #\d+: )?Row #(\d+)")  # pyarrow counts as editors do: the header is 1
 _TOO_LONG = "straddling object straddles two block boundaries (try to increase block size?)"  # pyarrow
@@ -27,6 +28,8 @@ MAX_BYTES = 4 << 30  # that a file which grows over a hundred times may unpack t
 _MAX_GROWTH = 100  # no table or matrix of real data packs better than this
 _OF_THE_FILE = (None, errno.EINVAL)  # a seek to a place that a damaged file names; other numbers are of the system
 EXCLUDED = "not used: graph.exclude names it"  # what is told of such a column
+_CASES = {"fraud", "fraudulent", "fraudster", "laundering", "sar", "anomaly", "anomalous", "outlier", "illicit", "scam"}
+_BESIDE_CASES = {"is", "has", "known", "flag", "flagged", "label", "labels", "type", "class", "indicator", "alert"}
 _NAMES = 12  # of columns that a message lists
 _SHOWN = 5  # faults that a message shows
 
@@ -137,6 +140,19 @@ class Columns:
         of_edges = self.source, self.target, self.type, self.weight, self.time, self.amount, self.currency
         of_nodes = self.id, self.label, self.node_type, *(self.attributes or ())
         return (*of_edges, *of_nodes, *self.exclude, *self.categorical, *self.numbers)
+
+
+def known_cases(name: str, columns: Columns) -> str:
+    """Why a column that is named as known cases are is no attribute, or nothing: a list by it would know the answer.
+
+    >>> known_cases("isFraud", Columns())[:51], known_cases("fraud_score", Columns())
+    ('not used: its name says that it holds known cases, ', '')
+    """
+    held = set(words(name))
+    holds_cases = held & _CASES and held <= _CASES | _BESIDE_CASES
+    if not (holds_cases or held == {"alert", "id"}) or name in (*columns.wanted, *columns.numbers):
+        return ""
+    return f"not used: its name says that it holds known cases, the answer; graph.categorical=[{name}] uses it"
 
 
 @dataclass(frozen=True)

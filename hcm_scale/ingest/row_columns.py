@@ -291,6 +291,15 @@ def _plainness(role: str, name: str) -> int:
     return 0 if not says and not (role == "time" and own <= _BESIDE) else 2 if own <= says | _BESIDE else 1
 
 
+def is_time_or_amount(name: str) -> bool:
+    """Whether a name says plainly when a row was, or how much.
+
+    >>> [is_time_or_amount(name) for name in ("unix_time", "tx_amount", "timeslot_owner", "u")]
+    [True, True, False, False]
+    """
+    return max(_plainness("time", name), _plainness("amount", name)) == 2
+
+
 def _called(role: str, names: Sequence[str]) -> list[str]:
     """Those names that say this role, the plainest first."""
     return sorted((name for name in names if _plainness(role, name)), key=lambda name: -_plainness(role, name))

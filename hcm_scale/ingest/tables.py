@@ -40,7 +40,16 @@ from hcm_scale.ingest.edge_columns import MISSING, EdgeColumns, EdgeEncoding, Le
 from hcm_scale.ingest.encode import MAY_BE_THOUSANDS, Encoding, is_date, is_number, is_text, use_of
 from hcm_scale.ingest.ids import GrowingIds, Numbers
 from hcm_scale.ingest.node_table import NodeTable, unnamed_index
-from hcm_scale.ingest.policy import DEFAULT_POLICY, EXCLUDED, Columns, InputError, Offenders, Policy, naming_origin
+from hcm_scale.ingest.policy import (
+    DEFAULT_POLICY,
+    EXCLUDED,
+    Columns,
+    InputError,
+    Offenders,
+    Policy,
+    known_cases,
+    naming_origin,
+)
 from hcm_scale.ingest.row_columns import RowColumns, row_columns
 from hcm_scale.ingest.table_files import TYPE, TableFiles, TableSource, columns_of_later_files, open_table, table_parts
 
@@ -454,7 +463,18 @@ def _node_lines(
         gaps = np.count_nonzero(types.codes[: table.num_rows] == NO_TYPE) if types else 0
         uses[columns.node_type] = use, len(types.names) if types else 1, int(gaps)
     why = "the trained graph has no such column" if is_trained else "graph.include does not name it"
-    return _column_lines("nodes", table.files, columns, uses, lambda _: f"not used: {why}")
+
+    def of_others(column: pa.Field) -> str:
+        told = known_cases(column.name, columns)
+        return (
+            told.replace(
+                f"graph.categorical=[{column.name}] uses it", f"graph.label_column={column.name} measures by it"
+            )
+            if told
+            else f"not used: {why}"
+        )
+
+    return _column_lines("nodes", table.files, columns, uses, of_others)
 
 
 def _column_lines(

@@ -62,6 +62,9 @@ def test_guess__ends_and_id_are_found_together(tmp_path, edges, nodes, expected)
         ({"date": DAYS, "rate": MONEY["amount"], "n": [5, 6, 7, 8]} | TEXT, "x y"),
         ({"x": [1], "y": [2], "w": [3]}, "x y"),
         ({"x": [1, 2, 3], "y": [2, 3, 4]}, "x y"),
+        ({"trans_date": ["a"], "cc_num": [4], "merchant": ["s"], "unix_time": [1_700_000_000]}, "cc_num merchant"),
+        ({"who": [4, 5], "whom": [8, 4], "unix_time": [1_700_000_000, 1_700_000_100], "amt": [5, 1]}, "who whom"),
+        ({"unix_time": [1_700_000_000, 1_700_000_100], "who": [4, 5], "whom": [8, 4]}, "who whom"),
     ],
 )
 def test_guess__without_nodes_ends_are_named_or_the_first_that_can_hold_ids(edges, expected):

@@ -220,10 +220,10 @@ def test_later_table__is_read_as_the_first(tmp_path):
     pyarrow.csv.write_csv(data, tmp_path / "e.csv")
     about = read(tmp_path, str(tmp_path / "e.csv")).info["rows"]
     new = open_table("table", str(tmp_path / "e.csv"))
-    time, *_ = columns_of_new(new, about, "auto").read_all(about["seconds"])
+    time, *_ = columns_of_new(new, about, ENDS).read_all(about["seconds"])
     assert time.tolist() == seconds_of("2024-01-31T09:30", "2024-02-01", "2024-02-02T23:59", "2024-03-01T12:00")
     with pytest.raises(InputError, match="times of rows are read as"):
-        columns_of_new(new, about | {"read": {"columns": ["date"], "how": "stars"}}, "auto")
+        columns_of_new(new, about | {"read": {"columns": ["date"], "how": "stars"}}, ENDS)
 
 
 def test_hours_of_the_day__are_no_time_of_rows(tmp_path, caplog):
@@ -294,3 +294,20 @@ def test_values_in_other_formats__are_gaps_and_told(tmp_path, caplog, name, valu
 def test_dates__that_are_two_things_are_warned_of(tmp_path, caplog):
     read(tmp_path, table(when=["1/2/2024", "3/4/2024"], amount=[1.0, 2.0]))
     assert "column 'when' is no time and no amount of rows: what 03/04/2024 means is not known" in caplog.text
+
+
+def test_columns_called_as_known_cases__are_no_attributes_unless_they_are_named(tmp_path):
+    """A list made with the answer in view would find it."""
+    answers = {"isFraud": [0, 1, 0, 0], "Laundering_type": ["no", "smurf", "no", "no"], "alert_id": [-1, 7, -1, -1]}
+    rows = table(day=DATES, amount=[1.0, 2.0, 3.0, 4.0], fraud_score=[0.5, 0.1, 0.2, 0.3], **answers)
+    graph = read(tmp_path, rows)
+    assert all("its name says that it holds known cases" in lines(graph)[name] for name in answers)
+    assert not [name for name in graph.columns if any(answer in name for answer in answers)]
+    assert any("fraud_score" in name for name in graph.columns)
+    named = read(tmp_path / "named", rows, categorical=("isFraud",))
+    assert any("isFraud" in name for name in named.columns)
+
+    accounts = pa.table({"id": ["a0", "a1", "a2", "b0"], "age": [4, 3, 2, 1], "is_fraud": [0, 0, 1, 0]})
+    of_nodes = read_tables(tmp_path / "nodes", rows.slice(0, 1), accounts, columns=ENDS)
+    assert of_nodes.columns == ("age",)
+    assert lines(of_nodes)["is_fraud"].endswith("graph.label_column=is_fraud measures by it")
