@@ -1,6 +1,7 @@
 """The cases of a scored graph: sets of nodes that are held together by the evidence that made them stand out.
 
-Nodes stand out where they are flagged, or where p is at most 1 in 100. Findings among them are dense groups
+Nodes stand out where they are flagged, or where p is at most 1 in 100; accounts with rows also where a kind about rows
+says more of them than it says of nineteen in twenty. Findings among them are dense groups
 (`groups.py`) and, where a table has rows such as payments, accounts that hold strange rows together (`of_rows.py`);
 two that share half of the nodes of the smaller are one. A node that is in none is a case by itself if it is flagged,
 and so are the thousand of smallest p that are not.
@@ -26,6 +27,7 @@ from hcm_scale.graph.lookup import two_sides
 from hcm_scale.graph.store import Graph
 from hcm_scale.rows.evidence import RowEvidence
 from hcm_scale.score.edge_index import edge_index
+from hcm_scale.score.evidence import START
 from hcm_scale.score.triangles import undirected
 
 Nodes = NDArray[np.int64]
@@ -73,11 +75,13 @@ def find_cases(
 
     `p` and `flagged` are in the order of nodes, as is what the kinds of rows say, (n, kinds).
     """
-    nodes = np.flatnonzero((p <= _STANDS_OUT) | flagged)
+    stands_out = (p <= _STANDS_OUT) | flagged
+    nodes = np.flatnonzero(stands_out)
     found = [(group.core, group.grown, nodes[:0], GROUP) for group in dense_groups(structure_of(graph), nodes)]
     if rows is not None:
-        stands_out = (p <= _STANDS_OUT) | flagged
-        for core, held, kind in held_rows(rows, nodes, numbers[nodes], stands_out):
+        stands_out |= numbers.max(axis=1) > START  # or a kind of rows says more of it than of nineteen in twenty
+        some = np.flatnonzero(stands_out)
+        for core, held, kind in held_rows(rows, some, numbers[some], stands_out):
             ends = np.union1d(rows.rows.payer[held], rows.rows.payee[held])
             found.append((core, np.setdiff1d(ends, core), held, kind))
     surprise = -np.log(np.maximum(p, _LEAST_P))

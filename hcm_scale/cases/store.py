@@ -27,7 +27,7 @@ from hcm_scale.cases.find import ALONE, GROUP, Case, Nodes
 from hcm_scale.graph.store import Graph
 from hcm_scale.score.kinds.all import ROW_KINDS
 
-KIND, FORMAT = "hcm_scale cases", 2
+KIND, FORMAT = "hcm_scale cases", 3
 CASE = np.dtype(
     [("id", "<u8"), ("surprise", "<f8"), ("members", "<i4"), ("core", "<i4"), ("rows", "<i4"), ("held", "u1")]
 )

@@ -51,6 +51,7 @@ FEW = 200  # nodes that do not show the bulk of their like
 
 _HIGH = 0.95  # quantile where the fitted tail begins; anomalies lie beyond it
 START = -np.log1p(-_HIGH)  # its surprise
+_LEEWAY = np.log(2.0)  # by which a surprise may be more than the number that says it
 _NEXT = 0.8  # quantile from which on nodes come next to those in the tail
 _SHAPE_MARGIN = 0.25  # a normal bulk has the shape -0.4, an exponential one 0, a lognormal one 0.3
 _SMALL = 10.0  # nodes of a bulk that shows its scale to within a factor of two
@@ -340,8 +341,8 @@ class Gains(NamedTuple):
             gained = _with_tail(np.where(ranks > _NEXT, -np.log1p(-ranks), 0.0), values, self.tail)
             weighed = self.only.weight * self.tail.bend * np.maximum(gained - self.tail.begin, 0.0)
             most = self.only.most * np.log(max(2, self.size))
-            if self.tail.in_nats:  # p follows the number itself: a surprise is no rarer than it says
-                gained = np.minimum(gained, np.maximum(values / self.tail.scale, self.tail.begin))
+            if self.tail.in_nats:  # p follows the number itself, which says already how rare it is
+                gained = np.minimum(gained, np.maximum(values / self.tail.scale + _LEEWAY, self.tail.begin))
             return Gained(gained, np.minimum(weighed, most) + np.log1p(np.maximum(weighed - most, 0.0)))
         by_rank = -np.log1p(-ranks)
         gained = self.plain(by_rank.copy(), values)

@@ -51,8 +51,8 @@ class Tail(NamedTuple):
     """How the surprise of a number beyond the bulk is estimated from the bulk, from the quantile `low` to 95 %.
 
     An exponential tail has the shape 0. `least_scale` bounds its scale from below, `least_of_few` does so where most
-    nodes share one number. Numbers that are `in_nats` are surprises already: where most are 0, the few others are not
-    compared among themselves.
+    nodes share one number, or the bulk is of nodes that have nothing. Numbers that are `in_nats` are surprises already:
+    where most are 0, the few others are not compared among themselves, and p takes them at their word, give or take 2.
     """
 
     low: float = 0.5
