@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base.jit import kernel
+from hcm_scale.base.threads import run_in_slices
 from hcm_scale.rows.rows import DAY, HOUR, ByAccount, Rows, Values, row_share, share_accounts, surprise
 
 WINDOWS = (HOUR, 6 * HOUR, DAY, 2 * DAY, 7 * DAY, 14 * DAY)  # three weeks may hold two ends of a month, or one
@@ -84,7 +85,13 @@ def even_time(time: Values, step: float) -> Values:
     edges = np.linspace(0.0, end, num_bins + 1)
     counts = np.diff(np.searchsorted(time, edges))
     shares = _UNEVEN * counts / len(time) + (1.0 - _UNEVEN) / num_bins
-    return np.interp(time, edges, np.concatenate([[0.0], np.cumsum(shares)]) * end)
+    even, out = np.concatenate([[0.0], np.cumsum(shares)]) * end, np.empty(len(time))
+
+    def fill(part: slice) -> None:
+        out[part] = np.interp(time[part], edges, even)
+
+    run_in_slices(len(time), fill)
+    return out
 
 
 def first_meetings(rows: Rows) -> NDArray[np.bool_]:

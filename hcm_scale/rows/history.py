@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base.jit import kernel
+from hcm_scale.base.threads import run_in_slices
 from hcm_scale.rows.rows import DAY, ByAccount, Rows, Values, share_accounts, surprises
 
 _CUTS = (3.0, 4.0, 5.0)  # surprise of a row's rank from which on it is odd
@@ -312,9 +313,14 @@ def rank_surprise(values: Values) -> Values:
     >>> rank_surprise(np.array([0.0, 3.0, 1.0, 0.0])).round(2).tolist()
     [0.0, 1.39, 0.69, 0.0]
     """
-    ordered = np.sort(values)
-    as_large = len(values) - np.searchsorted(ordered, values, side="left")
-    return np.where(values > 0.0, -np.log(as_large / max(1, len(values))), 0.0)
+    ordered, out = np.sort(values), np.empty(len(values))
+
+    def fill(part: slice) -> None:
+        as_large = len(values) - np.searchsorted(ordered, values[part], side="left")
+        out[part] = np.where(values[part] > 0.0, -np.log(as_large / len(values)), 0.0)
+
+    run_in_slices(len(values), fill)
+    return out
 
 
 def rank_table(deviation: Values) -> Values:
