@@ -6,11 +6,13 @@ The peer is scikit-learn's Isolation Forest on ten aggregates of each account, m
 Accuracy: `bench/accuracy/payment_world.py`, two seeds, and AMLSim's cycles where they are. Accounts: the share of each
 scheme's accounts in the first 2 %, and average precision; rows: how many of the first 1,000 are of a scheme. Ours are
 the row kinds as a run weighs them, without the graph's own. Peers on accounts, the aggregates: Isolation Forest, LOF,
-degree. Peers on rows: Isolation Forest on log amount, amount over the payer's median, hour and payer's rows; MIDAS
-(Bhatia et al. 2020), re-made from its paper with exact counts in place of sketches, per hour. The worlds of
-`payment_variants.py` are one table: whether what was chosen on the first world holds elsewhere.
+degree, and with the graph PyGOD's GAE and, on a GPU, DOMINANT. Peers on rows: Isolation Forest on log amount, amount
+over the payer's median, hour and payer's rows; MIDAS (Bhatia et al. 2020), re-made from its paper with exact counts in
+place of sketches, per hour. The worlds of `payment_variants.py` are one table: whether what was chosen on the first
+world holds elsewhere.
 """
 
+import importlib.util
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
@@ -25,6 +27,7 @@ from numpy.typing import NDArray
 from bench.accuracy.payment_variants import WORLDS
 from bench.accuracy.payment_world import Payments, payments
 from bench.harness import Table, at_least, at_most
+from bench.pygod_batches import whole_graphs
 from hcm_scale.rows.evidence import MadeEvidence, RowEvidence
 from hcm_scale.rows.rows import Rows
 from hcm_scale.score.evidence import KindNumbers, WeightedEvidence, weigh_evidence
@@ -80,6 +83,26 @@ def ours(rows: Rows) -> tuple[WeightedEvidence, NDArray[np.float64]]:
     return accounts, kept.surprise
 
 
+def pygod(rows: Rows, x: NDArray[np.float64]) -> Scores:
+    """PyGOD's GAE and DOMINANT at their defaults, on the graph of who paid whom with the aggregates of accounts."""
+    if importlib.util.find_spec("pygod") is None:
+        return {}
+    import pygod.detector
+    import torch
+    from torch_geometric.data import Data
+
+    pairs = np.unique(np.stack([rows.payer, rows.payee]).astype(np.int64), axis=1)
+    edges = torch.from_numpy(np.unique(np.concatenate([pairs, pairs[::-1]], axis=1), axis=1))
+    data, has_gpu = Data(x=torch.from_numpy(x.astype(np.float32)), edge_index=edges), torch.cuda.is_available()
+    out: Scores = {}
+    for name in ("GAE", "DOMINANT") if has_gpu else ("GAE",):  # a dense matrix of all pairs, minutes on two cores
+        torch.manual_seed(0)
+        with whole_graphs("cuda" if has_gpu else "cpu"):
+            detector = getattr(pygod.detector, name)(gpu=0 if has_gpu else -1, verbose=0).fit(data)
+        out[f"{name} (PyGOD)"] = detector.decision_score_.numpy().astype(np.float64)
+    return out
+
+
 def midas(rows: Rows) -> NDArray[np.float64]:
     """MIDAS: chi-squared of a pair's rows in this hour against its mean so far, of every row."""
     total, current, out = Counter[tuple[int, int]](), defaultdict[tuple[int, int], int](int), np.zeros(len(rows))
@@ -119,7 +142,7 @@ def accuracy(name: str, rows: Rows, is_bad: Any, of_scheme: Any, schemes: dict[s
         "LOF": (-LocalOutlierFactor(35).fit(x).negative_outlier_factor_, None),
         "degree": (degree, None),
         "MIDAS": (None, midas(rows)),
-    }
+    } | {name: (scores, None) for name, scores in pygod(rows, x).items()}
     table = []
     for way, (of_accounts, each_row) in ways.items():
         row: dict[str, Any] = {"way": way}
