@@ -144,8 +144,10 @@ def check_same_input(graph: schema.GraphConfig, run_dir: Path) -> None:
     for option, value in before.items():
         if not isinstance(value, str):
             raise files.FolderError(f"{run_dir / 'config.json'}: graph.{option}={value!r} is not legal: it is a text")
-    if _input(before, str(schema.made_in(run_dir).get("in", ""))) != _input(asdict(graph)):
+    base = str(schema.made_in(run_dir).get("in", ""))
+    if _input(before, base) != _input(asdict(graph)):
         old, new = _shown_input(before), _shown_input(asdict(graph))
+        old += f" in {base}" * (old == new)  # as where the folder of both has moved
         advice = "choose another run_dir, or say overwrite=true to replace it"
         raise ValueError(f"run_dir={run_dir} holds a finished run of {old}, and this one is of {new}: {advice}")
 
