@@ -274,7 +274,7 @@ def _guessed(graph: schema.TablesGraph, paths: list[Any], columns: readers.Colum
     plain = [str(path) if isinstance(path, Path) else path for path in paths]
     tables = plain[0], plain[1] if len(plain) > 1 else None
     guessed = guess.guess_columns(tables, given, "graph.")
-    guess.log_guesses({name: value for name, value in guessed.items() if value != named[name]})
+    guess.log_guesses({name: value for name, value in guessed.items() if value != named.get(name)})
     source, target = guessed["source_column"], guessed["target_column"]
     node_type = guessed.get("node_type_column", columns.node_type)
     return replace(columns, source=source, target=target, id=guessed.get("id_column", "id"), node_type=node_type)

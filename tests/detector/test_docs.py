@@ -28,6 +28,7 @@ import hcm_scale
 from hcm_scale import HCM
 from hcm_scale.cli import overrides
 from hcm_scale.cli.main import main
+from hcm_scale.graph import Graph
 from hcm_scale.synthetic.payments import payments
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -183,6 +184,37 @@ def test_pages__have_commands_that_run_one_after_the_other(page, count):
             )
         if words[0] != "serve":  # until it is stopped
             assert main([*words, *(as_words(FAST) if words[0] == "run" else [])]) == 0, words
+
+
+@pytest.mark.gate
+def test_page_on_data__has_commands_that_read_what_they_name(tmp_path, monkeypatch):
+    """All but those of other machines, each in a folder of its own."""
+    duckdb = pytest.importorskip("duckdb")
+    monkeypatch.chdir(tmp_path)
+    shops = [f"s{number}" for number in range(40)]
+    users = [f"u{number}" for number in range(80)]
+    rng = np.random.default_rng(0)
+    edges = pd.DataFrame({"payer": rng.choice(users, 400), "payee": rng.choice(shops, 400)})
+    sides = {
+        name: pd.DataFrame({"id": ids, "size": rng.normal(size=len(ids))})
+        for name, ids in {"users": users, "shops": shops}.items()
+    }
+    nodes = pd.concat([table.assign(type=name, role=name) for name, table in sides.items()])
+    for name, table in {"edges": edges, "purchases": edges, "nodes": nodes, **sides}.items():
+        table.to_csv(f"{name}.csv", index=False)
+    for folder, table in {"edges": edges, "nodes": nodes}.items():
+        Path(folder).mkdir()
+        table.to_parquet(f"{folder}/part-0.parquet")
+    edges.to_parquet("edges.parquet")
+    with duckdb.connect("bank.db") as bank:
+        bank.sql("create table transfers as from edges")
+        bank.sql("create table accounts as from nodes")
+    elsewhere = re.compile("s3://|https://|postgresql://")
+    commands = [words for words in commands_of("docs/data.md") if not elsewhere.search(" ".join(words))]
+    assert len(commands) == 7
+    for number, words in enumerate(commands):
+        assert main([*words, f"run_dir=runs/{number}", "until=ingest"]) == 0, words
+        assert Graph.open(f"runs/{number}/graph").num_nodes == 120
 
 
 def test_readme__has_python_that_runs(monkeypatch):
