@@ -39,7 +39,7 @@ def options(run_dir: str) -> dict[str, object]:
 def test_tables__are_read_with_guessed_columns_and_the_log_says_so(capsys):
     status, err = ran(capsys, "run", "until=ingest", "my edges.csv", "nodes.csv", *SMALL)
     assert status == 0, err
-    assert "graph.target_column=payee, graph.id_column=account (say so where it is another column)" in err
+    assert "graph.target_column=payee, graph.id_column=account (where a guess is wrong, give this option)" in err
     assert "graph.source_column=payer" in Path("runs/my-edges/log").read_text()
     found = options("runs/my-edges")
     assert [found[name] for name in ("path", "nodes", "id_column", "target_column", "name")] == [
