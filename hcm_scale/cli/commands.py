@@ -151,7 +151,6 @@ REQUIRED = ("torch", "torch-geometric", "numba", "numpy", "scipy", "pyarrow", "h
 EXTRAS = {  # the extra that brings it: (a module of it, what it is for)
     "plots": ("matplotlib", "found.plot in Python"),
     "sweeps": ("submitit", "sweeps on SLURM and in parallel"),
-    "sparse": ("torch_sparse", "sampling.backend=torch_sparse"),
     "excel": ("openpyxl", "tables as .xlsx"),
     "agent": ("mcp", "hcm-scale mcp"),
 }
