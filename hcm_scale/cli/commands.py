@@ -149,7 +149,6 @@ def collect(arguments: list[str]) -> str:
 
 REQUIRED = ("torch", "torch-geometric", "numba", "numpy", "scipy", "pyarrow", "hydra-core", "safetensors")
 EXTRAS = {  # the extra that brings it: (a module of it, what it is for)
-    "plots": ("matplotlib", "found.plot in Python"),
     "sweeps": ("submitit", "sweeps on SLURM and in parallel"),
     "excel": ("openpyxl", "tables as .xlsx"),
     "agent": ("mcp", "hcm-scale mcp"),
