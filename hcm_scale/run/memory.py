@@ -96,8 +96,7 @@ class Foresight:
 
     def _least_labels(self) -> Need:
         sizes = self._plan, self._plan.num_nodes, self.size.num_arcs
-        held = (label.needed_bytes(*sizes, shares=shares, searches=Searches(1, 1)) for shares in (True, False))
-        return self._need("labels", max(held))
+        return self._need("labels", label.needed_bytes(*sizes, shares=True, searches=Searches(1, 1)))
 
     def train(self) -> Ways[int]:
         """A worker that prepares batches, then none."""
