@@ -1,4 +1,4 @@
-"""Summaries of arrays too long to show: histograms, thinned curves, shares.
+"""Summaries of arrays too long to show: histograms, shares.
 
 Each function takes plain arrays and returns a small JSON-able dict of at most a few hundred numbers, or None where
 there is nothing to show, so that a report of ten million nodes is as small as one of a thousand. Passes run over slices
@@ -19,7 +19,6 @@ from hcm_scale.report.evidence import degrees_of
 from hcm_scale.score import metrics
 
 _BINS = 48
-_POINTS = 160  # of a curve
 _KS = (10, 100)  # precision in the first so many
 _SCORES_AT_ONCE = 2  # each sorts all nodes
 _QUANTILE_SAMPLE = 1 << 20
@@ -28,7 +27,7 @@ _LABELS = ("normal", "anomalous")
 
 
 def accuracy(y: NDArray[Any], scores: Mapping[str, NDArray[Any]], kind: NDArray[Any] | None) -> dict[str, Any] | None:
-    """Numbers and curves of every score; None where all labels are the same."""
+    """Numbers of every score; None where all labels are the same."""
     num_anomalies = int(np.count_nonzero(y))
     if not 0 < num_anomalies < len(y):
         return None
@@ -41,14 +40,10 @@ def accuracy(y: NDArray[Any], scores: Mapping[str, NDArray[Any]], kind: NDArray[
     measured = {}
 
     def measure(_: int, name: str) -> None:
-        ranked = metrics.Ranked.of(y, scores[name], kind)
-        measured[name] = metrics.measure(ranked, ks), metrics.curves(ranked, _POINTS)
+        measured[name] = metrics.measure(metrics.Ranked.of(y, scores[name], kind), ks)
 
     share_parts(_SCORES_AT_ONCE, usable, measure)
-    return {
-        "scores": {name: measured[name][0] for name in usable},
-        "curves": {name: measured[name][1] for name in usable},
-    }
+    return {"scores": {name: measured[name] for name in usable}}
 
 
 def distribution(values: NDArray[Any], y: NDArray[Any] | None = None, bins: int = _BINS) -> dict[str, Any] | None:
