@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hcm_scale.base.jit import kernel
 from hcm_scale.base.threads import map_slices, share_parts
-from hcm_scale.graph.store import KIND_NAMES, Graph
+from hcm_scale.graph.store import Graph
 from hcm_scale.report.evidence import degrees_of
 from hcm_scale.score import metrics
 
@@ -151,28 +151,18 @@ def class_names(num_classes: int) -> list[str]:
 
 
 def purification(graph: Graph, purified: Graph | None) -> dict[str, Any] | None:
-    """How many edges were dropped, and the share dropped of each group of nodes; None if nothing was purified."""
+    """How many edges were dropped, and nodes left without any; None if nothing was purified."""
     if purified is None:
         return None
-    groups = graph.kind if graph.kind is not None else graph.y
-    names = KIND_NAMES if graph.kind is not None else _LABELS
 
-    def count(part: slice) -> tuple[int, Any]:
-        """Newly isolated nodes; and by group the edge ends there were, and those dropped."""
-        had, has = degrees_of(graph, part), degrees_of(purified, part)
-        isolated = int(np.count_nonzero((has == 0) & (had > 0)))
-        if groups is None:
-            return isolated, np.zeros((2, len(names)))
-        return isolated, [np.bincount(groups[part], ends, 256)[: len(names)] for ends in (had, had - has)]
+    def newly_isolated(part: slice) -> int:
+        return int(np.count_nonzero((degrees_of(purified, part) == 0) & (degrees_of(graph, part) > 0)))
 
-    counts = map_slices(graph.num_nodes, count)
-    ends, lost = np.sum([sums for _, sums in counts], axis=0) if counts else np.zeros((2, len(names)))
     return {
         "num_edges": graph.num_edges,
         "num_kept": purified.num_edges,
         "num_dropped": graph.num_edges - purified.num_edges,
-        "num_isolated": sum(isolated for isolated, _ in counts),
-        "dropped_share": {name: round(float(lost[i] / ends[i]), 6) for i, name in enumerate(names) if ends[i]},
+        "num_isolated": sum(map_slices(graph.num_nodes, newly_isolated)),
     }
 
 

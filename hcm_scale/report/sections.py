@@ -148,7 +148,7 @@ def accuracy_rows(by_score: Mapping[str, Any]) -> list[tuple[str, list[float | N
 
 
 def graph_charts(report: dict[str, Any]) -> list["Chart"]:
-    """Class counts of the labelled pairs, predicted hops of the edges, and what purification dropped."""
+    """Class counts of the labelled pairs, and predicted hops of the edges."""
     charts, hops = [], report["edges"]["hops"]
     if counts := (report["labels"] or {}).get("counts"):
         names = class_names(len(counts))
@@ -156,9 +156,6 @@ def graph_charts(report: dict[str, Any]) -> list["Chart"]:
     if hops:
         shares, labels = {"edges": hops["shares"]}, ("predicted hop", "share of edges")
         charts.append(histogram_chart("Predicted hop of every edge", hops["edges"], shares, *labels))
-    if lost := (report["edges"]["purified"] or {}).get("dropped_share"):
-        percents, labels = [100 * share for share in lost.values()], ("nodes", "% of edges dropped")
-        charts.append(bar_chart("Edges dropped, by kind of node", list(lost), percents, *labels))
     return charts
 
 
