@@ -84,14 +84,7 @@ class Evidence:
         features: NDArray[np.float32] | None = None,
         rows: RowEvidence | None = None,
     ) -> "Evidence":
-        """The evidence of parts that belong together; ValueError where their sizes differ."""
-        if scores.num_rows != graph.num_nodes:
-            raise ValueError(f"scores has {scores.num_rows} rows; the graph has {graph.num_nodes} nodes")
-        if purified is not None and purified.num_nodes != graph.num_nodes:
-            raise ValueError(f"purified has {purified.num_nodes} nodes; the graph has {graph.num_nodes}")
-        for name, array in (("edge_mean", edge_mean), ("edge_var", edge_var)):
-            if array.shape != (graph.num_edges,):
-                raise ValueError(f"{name} has shape {array.shape}; the graph has {graph.num_edges} edges")
+        """The evidence of parts that belong together, as whoever opened them has checked."""
         nodes, row_of_node = scores["node"].to_numpy(), np.empty(graph.num_nodes, np.int64)
         run_in_slices(len(nodes), lambda part: row_of_node.put(nodes[part], np.arange(part.start, part.stop)))
         mean, spread = (np.zeros(0), np.zeros(0)) if graph.x is None else _column_moments(graph.x)

@@ -123,13 +123,6 @@ class Pairs(NamedTuple):
     expected: bool
 
 
-def check_sample(edges: EdgeIndex, z: "Tensor", head: PairHead) -> None:
-    """Raises ValueError if an embedding does not fit the graph or the head."""
-    wanted = (edges.num_nodes, head.weight0.shape[0])
-    if tuple(z.shape) != wanted:
-        raise ValueError(f"the embedding has shape {tuple(z.shape)}; the graph and the head need {wanted}")
-
-
 def check_finite(finite: bool, count: int) -> None:
     """Raises ValueError if the predictions of the count-th sample overflowed."""
     if not finite:

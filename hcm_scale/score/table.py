@@ -138,8 +138,6 @@ def row_groups(
     A group has `size` rows, by default `group_rows`.
     """
     score = scores.by(rank_by)
-    if len(score) != graph.num_nodes:
-        raise ValueError(f"scores of {len(score)} nodes do not fit a graph of {graph.num_nodes}")
     if np.isnan(score).any():
         raise ValueError(f"{np.count_nonzero(np.isnan(score))} of {len(score)} scores are NaN and cannot be ranked")
     order = ranking(score)
