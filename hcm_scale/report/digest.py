@@ -34,7 +34,7 @@ def accuracy(y: NDArray[Any], scores: Mapping[str, NDArray[Any]], kind: NDArray[
     ks = sorted({k for k in (*_KS, num_anomalies) if k <= max(num_anomalies, _KS[0])})
 
     def has_nan(values: NDArray[Any]) -> bool:
-        return any(map_slices(len(values), lambda part: np.isnan(values[part]).any()))
+        return any(map_slices(len(values), lambda chunk: np.isnan(values[chunk]).any()))
 
     usable = [name for name, values in scores.items() if not has_nan(values)]
     measured = {}
@@ -74,10 +74,10 @@ def distribution(values: NDArray[Any], y: NDArray[Any] | None = None, bins: int 
 def _finite_values(values: NDArray[Any], y: NDArray[Any] | None) -> dict[str, list[NDArray[np.float64]]]:
     """The finite values of each group, an array per slice."""
 
-    def split(part: slice) -> list[NDArray[np.float64]]:
-        own = np.asarray(values[part], np.float64)
+    def split(chunk: slice) -> list[NDArray[np.float64]]:
+        own = np.asarray(values[chunk], np.float64)
         is_finite = np.isfinite(own)
-        masks = [is_finite] if y is None else [is_finite & (y[part] == 0), is_finite & (y[part] != 0)]
+        masks = [is_finite] if y is None else [is_finite & (y[chunk] == 0), is_finite & (y[chunk] != 0)]
         return [own[mask] for mask in masks]
 
     slices = map_slices(len(values), split)
@@ -155,8 +155,8 @@ def purification(graph: Graph, purified: Graph | None) -> dict[str, Any] | None:
     if purified is None:
         return None
 
-    def newly_isolated(part: slice) -> int:
-        return int(np.count_nonzero((degrees_of(purified, part) == 0) & (degrees_of(graph, part) > 0)))
+    def newly_isolated(chunk: slice) -> int:
+        return int(np.count_nonzero((degrees_of(purified, chunk) == 0) & (degrees_of(graph, chunk) > 0)))
 
     return {
         "num_edges": graph.num_edges,
@@ -167,4 +167,4 @@ def purification(graph: Graph, purified: Graph | None) -> dict[str, Any] | None:
 
 
 def max_degree(graph: Graph) -> int:
-    return max(map_slices(graph.num_nodes, lambda part: int(degrees_of(graph, part).max())), default=0)
+    return max(map_slices(graph.num_nodes, lambda chunk: int(degrees_of(graph, chunk).max())), default=0)

@@ -86,7 +86,7 @@ class LazyHops:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         out = np.empty(self.shape, dtype or np.float32)
-        run_in_slices(len(out), lambda part: np.copyto(out[part], self[part]))
+        run_in_slices(len(out), lambda chunk: np.copyto(out[chunk], self[chunk]))
         return out
 
 
@@ -168,7 +168,7 @@ def predict_edges(
         watched: Any = {"on_edges": on_edges, "on_sample": on_sample}
         with torch.no_grad():
             count = _predict_on_cpu(edges, samples, moments, count, chunk, expected, **watched)
-    run_in_slices(len(m2), lambda part: np.divide(m2[part], np.float32(count), out=m2[part]))
+    run_in_slices(len(m2), lambda rows: np.divide(m2[rows], np.float32(count), out=m2[rows]))
     return moments
 
 

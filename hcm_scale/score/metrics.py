@@ -99,13 +99,13 @@ class Ranked(NamedTuple):
             raise ValueError(f"{np.count_nonzero(np.isnan(score))} of {len(score)} scores are NaN")
         is_labelled = np.empty(len(y), bool)
 
-        def mark(part: slice) -> None:
-            np.not_equal(y[part], 0, out=is_labelled[part])
+        def mark(chunk: slice) -> None:
+            np.not_equal(y[chunk], 0, out=is_labelled[chunk])
             if kind is not None:
-                is_labelled[part] |= kind[part] != NORMAL
+                is_labelled[chunk] |= kind[chunk] != NORMAL
 
         run_in_slices(len(y), mark)
-        labelled = positions_where(len(y), lambda part: is_labelled[nodes[part]])
+        labelled = positions_where(len(y), lambda chunk: is_labelled[nodes[chunk]])
         labelled_nodes = _take(nodes, labelled)
         is_anomaly = _take(y, labelled_nodes) != 0
         num_anomalies = np.count_nonzero(is_anomaly)
@@ -116,13 +116,13 @@ class Ranked(NamedTuple):
 
 def _negated(score: NDArray[Any]) -> NDArray[np.float64]:
     out = np.empty(len(score))
-    run_in_slices(len(out), lambda part: np.negative(np.asarray(score[part], np.float64), out=out[part]))
+    run_in_slices(len(out), lambda chunk: np.negative(np.asarray(score[chunk], np.float64), out=out[chunk]))
     return out
 
 
 def _take(values: NDArray[Any], places: Counts) -> NDArray[Any]:
     out = np.empty(len(places), values.dtype)
-    run_in_slices(len(out), lambda part: np.copyto(out[part], values[places[part]]), _FEW_PLACES)
+    run_in_slices(len(out), lambda chunk: np.copyto(out[chunk], values[places[chunk]]), _FEW_PLACES)
     return out
 
 
@@ -165,9 +165,9 @@ def _count(ranked: Ranked, chosen: Counts, *, alone: bool) -> _Count:
     hits = np.append(hits_above[1:], len(places))
     above, upto = np.empty((2, len(keys)), np.int64)
 
-    def search(part: slice) -> None:
-        above[part] = np.searchsorted(ranked.keys, keys[part], "left")
-        upto[part] = np.searchsorted(ranked.keys, keys[part], "right")
+    def search(chunk: slice) -> None:
+        above[chunk] = np.searchsorted(ranked.keys, keys[chunk], "left")
+        upto[chunk] = np.searchsorted(ranked.keys, keys[chunk], "right")
 
     run_in_slices(len(keys), search, _FEW_PLACES)
     if alone:
