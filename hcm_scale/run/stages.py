@@ -18,7 +18,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -304,7 +304,6 @@ def _label(run: RunContext) -> Iterator[Stage]:
         return
     options = label_options(run.config)
 
-    @cache  # it tries some searches
     def ways() -> memory.Ways[label.Searches]:
         return run.foresight(run.graph()).labels(run.purified().graph)
 

@@ -25,7 +25,7 @@ from hcm_scale.base import files
 from hcm_scale.base.console import Progress
 from hcm_scale.graph import Graph
 from hcm_scale.hops import HopBlock, choose_sources, label_hops, largest_usable_classes
-from hcm_scale.hops.label import STATE_BYTES, WORDS, rows_in_flight, search_bytes, sharing_pays, wide_bytes
+from hcm_scale.hops.label import STATE_BYTES, WORDS, rows_in_flight, search_bytes, wide_bytes
 from hcm_scale.hops.layout import linked_nodes
 from hcm_scale.ranks.world import ALONE, World
 from hcm_scale.shards import FORMAT, LabelPlan, Labels, Shard, open_labels, write_shard
@@ -174,24 +174,22 @@ def ways_to_search(graph: Graph, options: dict[str, Any]) -> list[tuple[Searches
     if len(sources) == 0:
         return [(Searches(threads, STATE_BYTES), 0)]
     plan = LabelPlan("", graph.num_nodes, graph.directed, **options | {"num_sources": len(sources)})
-    shares = sharing_pays(graph.indptr, graph.indices, sources, classes=plan.classes)
     sizes = [wide_bytes(graph.num_nodes, words, plan.pairs_per_class or 0) for words in WORDS]
     widest = max(STATE_BYTES, -(-max(sizes) // threads))
     narrow = sorted({STATE_BYTES, *sizes, *(-(-size // threads) for size in sizes)}, reverse=True)
     ways = [Searches(threads, widest), *(Searches(threads, most) for most in narrow if most < widest)]
     num_linked, num_arcs = len(linked_nodes(graph.indptr)), graph.num_arcs * (1 + graph.directed)
-    return [(way, needed_bytes(plan, num_linked, num_arcs, shares=shares, searches=way)) for way in ways]
+    return [(way, needed_bytes(plan, num_linked, num_arcs, way)) for way in ways]
 
 
-def needed_bytes(plan: LabelPlan, num_linked: int, num_arcs: int, *, shares: bool, searches: Searches) -> int:
-    """The searches' state, the rows of the sources in flight, and the shards being made and written.
+def needed_bytes(plan: LabelPlan, num_linked: int, num_arcs: int, searches: Searches) -> int:
+    """The CSR in another order, the searches' state, the rows of the sources in flight, and the shards being made.
 
-    Where sources share blocks (`shares`) the CSR is copied in another order. A shard is held as it came (9 bytes a
-    pair), in order (8) and encoded, in buffers that double as they grow and once more when it is written (22).
+    A shard is held as it came (9 bytes a pair), in order (8) and encoded, in buffers that double as they grow and once
+    more when it is written (22).
     """
     n, most = plan.num_nodes, plan.num_nodes if plan.pairs_per_class is None else plan.pairs_per_class
-    state = 40 * n + 4 * num_arcs if shares else 20 * n
-    state += search_bytes(num_linked, plan.num_sources, most if most < n else 0, *searches)
+    state = 40 * n + 4 * num_arcs + search_bytes(num_linked, plan.num_sources, most if most < n else 0, *searches)
     per_source = min(n - 1, min(most, num_arcs // max(1, num_linked)) + (plan.classes - 1) * most)
     width = plan.index_type.itemsize
     rows = rows_in_flight(min(n, most * plan.classes) * width, plan.sources_per_shard, searches.threads)
