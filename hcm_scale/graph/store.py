@@ -181,10 +181,6 @@ class Graph:
     def degrees(self) -> NDArray[np.int64]:
         return np.diff(self.indptr)
 
-    @property
-    def num_bytes(self) -> int:
-        return sum(array.nbytes for array in _arrays(self).values())
-
     @functools.cached_property
     def fingerprint(self) -> str:
         """Equal for equal content, in memory or on disk."""
