@@ -214,12 +214,13 @@ def changes_line(told: Mapping[str, Any]) -> str:
     return ", ".join(said) or "none was flagged, and none is"
 
 
-def changes_text(told: Mapping[str, Any], numbers: Mapping[str, int]) -> list[str]:
-    """A line for every case that is not as it was; `numbers` are those of today's cases by id."""
+def changes_text(told: Mapping[str, Any], cases: Cases) -> list[str]:
+    """A line for every case that is not as it was, with the number of those that are among today's cases."""
     lines = []
     for name in ("new", "grown", "shrunk", "changed", "gone"):
-        for one in told[name]:
-            which = f"case {numbers[one['id']]:,} ({one['id']})" if one["id"] in numbers else f"case {one['id']}"
+        positions = cases.positions([one["id"] for one in told[name]]).tolist()
+        for one, at in zip(told[name], positions, strict=True):
+            which = f"case {cases.numbers[at]:,} ({one['id']})" if at >= 0 else f"case {one['id']}"
             parts = [f"{name}: {_few(one['members'])}" if "members" in one else name]
             parts += [
                 f"{word} {_few(one[key])}" for key, word in (("entered", "with"), ("left", "without")) if one.get(key)

@@ -35,11 +35,10 @@ def list_cases(run: FinishedRun, count: int) -> str:
     cases = run.cases
     if not len(cases):
         return f"{run.folder}: no node stands out, so there are no cases"
-    numbers = {cases.id_of(at): at + 1 for at in range(len(cases))} if cases.changes else {}
     told = (
         [] if not cases.changes else ["", f"since {clip(cases.changes['since'], 100)}: {changes_line(cases.changes)}"]
     )
-    told += [] if not cases.changes else changes_text(cases.changes, numbers)
+    told += [] if not cases.changes else changes_text(cases.changes, cases)
     given = judged_cases(run.graph, cases, run.verdicts())
     judged = {at: f"{one.verdict}{', open again' * bool(one.num_new)}" for at, one in given.items()}
     flagged = f"{counted(len(cases), 'case')}, {cases.num_flagged:,} of them flagged"
@@ -50,13 +49,14 @@ def list_cases(run: FinishedRun, count: int) -> str:
 
 def export_cases(run: FinishedRun, out: Path, top: int | None, flagged: bool, raw: bool) -> str:
     """Writes one row a member; an .xlsx also has a sheet of cases and one of rows."""
-    members = member_table(run.evidence, run.cases, top, flagged)
-    count = pc.max(members["case"]).as_py() or 0
+    cases = run.cases
+    members = member_table(run.evidence, cases, top, flagged)
+    count = pc.count_distinct(members["case"]).as_py()
     with table_writer(out, members.schema, raw, name="members") as sink:
         sink.write_table(members)
         if out.suffix == ".xlsx":
-            rows = row_table(run.evidence, run.cases, top, flagged)
-            others = {"cases": case_table(run.cases, run.evidence).slice(0, count), "rows": rows}
+            rows = row_table(run.evidence, cases, top, flagged)
+            others = {"cases": case_table(cases, run.evidence).slice(0, count), "rows": rows}
             for name, table in others.items():
                 if table is not None:
                     sink.use(name, table.schema)
@@ -68,8 +68,8 @@ def export_case_graph(run: FinishedRun, out: Path, name: str) -> str:
     """Writes the members of one case and what is between them as GraphML or GEXF."""
     import networkx as nx
 
-    told, graph = run.case(name), run.graph
-    case = run.cases[run.cases.position(name)]
+    told, graph, cases = run.case(name), run.graph, run.cases
+    case = cases[cases.position(name)]
     made = nx.MultiDiGraph() if told["rows"] else nx.Graph()
     for node, member in zip(case.members.tolist(), told["members"], strict=True):
         about = {key: member[key] for key in ("role", "rank", "p") if member[key] is not None}
@@ -79,7 +79,8 @@ def export_case_graph(run: FinishedRun, out: Path, name: str) -> str:
         for row in case.rows.tolist():
             ends = int(kept.rows.payer[row]), int(kept.rows.payee[row])
             amount = float(kept.amounts[row])
-            made.add_edge(*ends, time=float(kept.rows.time[row]), **({"amount": amount} if np.isfinite(amount) else {}))
+            time = float(kept.rows.time[row]) / (kept.steps or 1.0)
+            made.add_edge(*ends, time=time, **({"amount": amount} if np.isfinite(amount) else {}))
     else:
         inside = {*case.members.tolist()}
         for node in inside:
@@ -100,10 +101,10 @@ def case_from(run: FinishedRun, ids: Sequence[str]) -> str:
     positions = sorted({at for of_one in of_node.values() for at in of_one})
     parts = [f"not in this graph: {_shown(absent)}"] if absent else []
     if len(positions) <= _MOST_PAGES:
-        parts += [case_page(run.case(str(at + 1))) for at in positions]
+        parts += [case_page(run.case(cases.id_of(at))) for at in positions]
     else:
         held = {at: [run.graph.external_id(node) for node in nodes if at in of_node[node]] for at in positions}
-        parts.append("\n".join(f"case {at + 1:,} ({cases.id_of(at)}): {_shown(names)}" for at, names in held.items()))
+        parts.append("\n".join(f"{cases.name_of(at)}: {_shown(names)}" for at, names in held.items()))
     alone = [node for node in nodes if all(cases[at].held_by == ALONE for at in of_node[node])]
     return "\n\n\n".join([*parts, *([_around(run, alone, is_case=bool(positions))] if alone else [])])
 
@@ -154,16 +155,15 @@ def diff(old: FinishedRun, new: FinishedRun, as_json: bool) -> str:
         raise ValueError(
             f"{old.folder} has ids of type {kinds[0]}, {new.folder} of {kinds[1]}; they must be of one type"
         )
-    before, after = (Known.of(run.graph, run.cases) for run in (old, new))
+    before, after = (Known.of(run.graph, run.found_cases) for run in (old, new))
     told = changes(before, after, match(before, after))
     nodes = _node_changes(*tables)
     nodes["moved"] = _moved(old, new, *tables)
     if as_json:
         return json.dumps({"old": str(old.folder), "new": str(new.folder), "cases": told, "nodes": nodes}, default=str)
-    numbers = {new.cases.id_of(at): at + 1 for at in range(len(new.cases))}
     recoded = recoded_text(new.graph, old.graph)
     lines = [*[recoded][: bool(recoded)], f"cases: {changes_line(told)}"]
-    lines += [f"  {line}" for line in changes_text(told, numbers)]
+    lines += [f"  {line}" for line in changes_text(told, new.cases)]
     for name, title in (("entered", "flagged now, not before"), ("left", "flagged before, not now")):
         lines += ["", f"nodes {title}: {nodes[f'num_{name}']:,}", *map(_moved_line, nodes[name][:_MOST_MOVED])]
         hidden = len(nodes[name]) - _MOST_MOVED

@@ -133,7 +133,7 @@ class LabelledNodes(NamedTuple):
         if len(absent := ids.filter(pa.array(nodes < 0))):
             shown = verdicts.shown_ids(absent)
             given.notes.append(f"verdicts on {len(absent):,} ids that are not in this graph: {shown}")
-        cases = given.table["case"].combine_chunks().dictionary_encode().indices.fill_null(-1).to_numpy()
+        cases = given.cases.dictionary_encode().indices.fill_null(-1).to_numpy()
         return LabelledNodes(nodes[order], given.codes[order], given.notes, cases[order].astype(np.int64))
 
     def by_node(self, num_nodes: int) -> verdicts.Codes:
@@ -355,10 +355,10 @@ def carry_over(trained: Run, run: Run, applies_lesson: bool = True) -> list[str]
     """
     trained_dir, before = trained.folder, verdicts.latest(trained.folder)
     ids = before.table["id"].combine_chunks()
-    nodes, own = verdicts.find_nodes(run.graph, ids), verdicts.latest(run.folder).table["id"].combine_chunks()
-    is_new = pc.invert(pc.is_in(ids, own)).to_numpy(zero_copy_only=False)
-    if (new := before.table.filter(pa.array((nodes >= 0) & is_new))).num_rows:
-        verdicts.append_known(run.folder, new)
+    nodes, own = verdicts.find_nodes(run.graph, ids), verdicts.latest(run.folder)
+    is_new = pc.invert(pc.is_in(ids, own.table["id"].combine_chunks())).to_numpy(zero_copy_only=False)
+    new = before.table.filter(pa.array((nodes >= 0) & is_new))
+    verdicts.append_known(run.folder, new, before.changes.since(own.changes))
     lines = []
     if len(back := np.flatnonzero((nodes >= 0) & (before.codes == verdicts.BAD))):
         ranks = run.column("rank")[nodes[back]]

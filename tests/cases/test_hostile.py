@@ -77,7 +77,7 @@ def test_changes__of_other_types_are_refused_by_name(tmp_path, wrong):
 
 def test_changes__are_one_printable_line_a_case():
     told = NOTHING | {"new": [{"id": WILD, "members": [WILD * 100]}], "gone": [{"id": "b", "members": ["x\ny"]}]}
-    lines = changes_text(told, {})
+    lines = changes_text(told, as_cases(small_graph(), [], 0))
     assert len(lines) == 2
     assert all(line.isprintable() and len(line) <= 400 for line in lines)
 

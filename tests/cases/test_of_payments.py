@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC
 
 import networkx as nx
@@ -13,11 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from hcm_scale.cases.clue import Taken
+from hcm_scale.cases.describe import case_page, describe
 from hcm_scale.cases.drawing import draw
+from hcm_scale.cases.tables import case_table, row_table
 from hcm_scale.cli import cases as cases_of_cli
 from hcm_scale.review import teach, verdicts
 from hcm_scale.run.finished import FinishedRun
-from tests.cases.conftest import COLLECTOR, PAYERS, RING, TAKER, payments, run_of
+from tests.cases.conftest import COLLECTOR, DAY, PAYERS, RING, TAKER, payments, run_of
 from tests.helpers import small_detector
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -58,6 +61,20 @@ def test_case__of_a_collector_has_where_the_money_went(run):
     sent = [row["amount"] for row in told["rows"] if row["payee"] == TAKER]
     came = sum(row["amount"] for row in told["rows"] if row["payee"] == COLLECTOR)
     assert sum(sent) == pytest.approx(0.95 * came, abs=0.02)
+
+
+def test_times__of_steps_are_told_as_the_table_has_them(run):
+    kept = replace(run.evidence.rows, steps=DAY)
+    evidence, at = replace(run.evidence, rows=kept), int(run.cases.of_node(run.graph.node_of(RING[0]))[0])
+    times = kept.rows.time[run.cases[at].rows] / DAY
+    page = case_page(describe(evidence, run.cases, at))
+    assert f"step {times.min():,.0f} " in page
+    assert [line.split()[1] for line in page.splitlines() if line.startswith("  step ")] == [f"{t:,.0f}" for t in times]
+    about = case_table(run.cases, evidence).slice(at, 1).to_pylist()[0]
+    assert (about["first"], about["last"]) == pytest.approx((times.min(), times.max()))
+    rows = row_table(evidence, run.cases)
+    own = rows.filter(pc.equal(rows["case"], at + 1))["time"].to_pylist()
+    assert own == pytest.approx(times.tolist())
 
 
 def test_money__into_and_out_of_a_case_is_that_of_the_table(run, tmp_path):
