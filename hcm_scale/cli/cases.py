@@ -1,6 +1,5 @@
 """`hcm-scale cases`, `case` and `diff`, and cases among what `export` writes: texts and files about a finished run."""
 
-import contextlib
 import csv
 import json
 import math
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from hcm_scale.base import files
 from hcm_scale.base.sheets import table_writer
@@ -24,7 +24,7 @@ from hcm_scale.cli.export import escape_texts
 from hcm_scale.review.cases import judged_cases
 from hcm_scale.review.verdicts import find_nodes
 from hcm_scale.run.finished import FinishedRun, recoded_text
-from hcm_scale.score.table import kinds_of
+from hcm_scale.score.table import RankedFile, kinds_of
 
 _MOST_MOVED = 20  # nodes that `diff` names of those that moved most, and that entered or left the flags
 _MOST_PAGES, _MOST_NAMED = 5, 8  # cases of a clue, told as pages; ids that a line names
@@ -146,24 +146,19 @@ def _around(run: FinishedRun, nodes: Sequence[int], *, is_case: bool) -> str:
 
 def diff(old: FinishedRun, new: FinishedRun, as_json: bool) -> str:
     """What has changed from one run to another: cases, flags of nodes, and ranks."""
-    tables = [
-        run.ranked.select([n for n in ("id", "rank", "flagged", "evidence") if n in run.ranked.column_names])
-        for run in (old, new)
-    ]
-    kinds = [table["id"].type for table in tables]
+    kinds = [run.ranked.schema.field("id").type for run in (old, new)]
     if kinds[0] != kinds[1]:
         raise ValueError(
             f"{old.folder} has ids of type {kinds[0]}, {new.folder} of {kinds[1]}; they must be of one type"
         )
     before, after = (Known.of(run.graph, run.found_cases) for run in (old, new))
     told = changes(before, after, match(before, after))
-    nodes = _node_changes(*tables)
-    nodes["moved"] = _moved(old, new, *tables)
+    nodes, recoded = _node_changes(old, new), recoded_text(new.graph, old.graph)
     if as_json:
-        return json.dumps({"old": str(old.folder), "new": str(new.folder), "cases": told, "nodes": nodes}, default=str)
-    recoded = recoded_text(new.graph, old.graph)
-    lines = [*[recoded][: bool(recoded)], f"cases: {changes_line(told)}"]
-    lines += [f"  {line}" for line in changes_text(told, new.cases)]
+        about = {"old": str(old.folder), "new": str(new.folder), "recoded": recoded}
+        return json.dumps(about | {"cases": told, "nodes": nodes}, default=str)
+    lines = [f"{old.folder}: {recoded}"] if recoded else []
+    lines += [f"cases: {changes_line(told)}", *(f"  {line}" for line in changes_text(told, new.cases))]
     for name, title in (("entered", "flagged now, not before"), ("left", "flagged before, not now")):
         lines += ["", f"nodes {title}: {nodes[f'num_{name}']:,}", *map(_moved_line, nodes[name][:_MOST_MOVED])]
         hidden = len(nodes[name]) - _MOST_MOVED
@@ -185,50 +180,71 @@ def _rank(rank: int | None) -> str:
     return "absent" if rank is None else f"{rank:,}"
 
 
-def _moved(old: FinishedRun, new: FinishedRun, before: pa.Table, after: pa.Table) -> list[dict[str, Any]]:
-    """Nodes flagged in both runs or in neither whose rank changed most, as a ratio, among the first tenth of either."""
-    at = pc.index_in(after["id"], before["id"].combine_chunks())
-    at = (at.combine_chunks() if isinstance(at, pa.ChunkedArray) else at).fill_null(-1).to_numpy()
-    own = np.flatnonzero(at >= 0)
-    at, ranks = at[own], np.stack([before["rank"].to_numpy()[at[own]], after["rank"].to_numpy()[own]])
-    is_other = ranks.min(axis=0) <= max(len(before), len(after)) / 10
-    if "flagged" in before.column_names and "flagged" in after.column_names:
-        flags = [table["flagged"].to_numpy() for table in (before, after)]
-        is_other &= flags[0][at] == flags[1][own]
-    far = np.abs(np.diff(np.log(ranks), axis=0)[0]) * is_other
-    chosen = np.lexsort((ranks[1], -far))[:_MOST_MOVED]
+def _node_changes(old: FinishedRun, new: FinishedRun) -> dict[str, Any]:
+    """Nodes that entered and left the flags, by rank, how many, and the others that moved most.
+
+    These are flagged in both runs or in neither, and in the first tenth of either; how far is the ratio of their ranks.
+    """
+    ranked = old.ranked, new.ranked
+    ranks = [one["rank"].to_numpy() for one in ranked]
+    flags = [
+        one["flagged"].to_numpy() if "flagged" in one.column_names else np.zeros(one.num_rows, bool) for one in ranked
+    ]
+    last = max(one.num_rows for one in ranked) / 10
+    rows = _rows_in_both(ranked, [(rank <= last) | flag for rank, flag in zip(ranks, flags, strict=True)])
+    is_there = rows >= 0
+    rank = np.stack([own[at] for own, at in zip(ranks, rows, strict=True)])  # of a row that is not there the last one's
+    flagged = np.stack([own[at] for own, at in zip(flags, rows, strict=True)]) & is_there
+    out: dict[str, Any] = {}
+    for name, own, other in (("entered", 1, 0), ("left", 0, 1)):
+        chosen = np.flatnonzero(flagged[own] & ~flagged[other])
+        chosen = chosen[np.argsort(rank[own][chosen])]
+        keys = ("before", "after")[own], ("before", "after")[other]
+        taken = ranked[own].take(rows[own][chosen], ["id", "evidence"]).to_pylist()
+        pairs = zip(rank[own][chosen].tolist(), rank[other][chosen].tolist(), is_there[other][chosen], strict=True)
+        out[name] = [
+            row | dict(zip(keys, (at, was if known else None), strict=True))
+            for row, (at, was, known) in zip(taken, pairs, strict=True)
+        ]
+        out[f"num_{name}"] = len(chosen)
+    far = np.abs(np.log(rank[0] / rank[1])) * ((flagged[0] == flagged[1]) & is_there.all(axis=0))
+    far *= rank.min(axis=0) <= last
+    chosen = np.lexsort((rank[1], -far))[:_MOST_MOVED]
     chosen = chosen[far[chosen] > 0.0]
-    kinds = [kind for kind in kinds_of(new.ranked).values() if kind.rank_column in old.ranked.column_names]
-    of_kinds = [[run.ranked[kind.rank_column].to_numpy()[rows] for kind in kinds]
-                for run, rows in ((old, at[chosen]), (new, own[chosen]))]  # fmt: skip
-    told = []
-    for number, one in enumerate(chosen.tolist()):
-        row = {"id": after["id"][int(own[one])].as_py(), "before": int(ranks[0, one]), "after": int(ranks[1, one])}
-        row["evidence"] = after["evidence"][int(own[one])].as_py() if "evidence" in after.column_names else ""
-        pairs = [(int(was[number]), int(now[number])) for was, now in zip(*of_kinds, strict=True)]
+    return out | {"moved": _moved(ranked, rows[:, chosen], rank[:, chosen])}
+
+
+def _rows_in_both(ranked: Sequence[RankedFile], is_first: Sequence[NDArray[np.bool_]]) -> NDArray[np.int64]:
+    """Rows of the nodes that are first in either of two tables, in both, (2, k); -1 where a table does not have one.
+
+    All ids of one table at a time are in memory, and the first ones of the other.
+    """
+    first = [np.flatnonzero(marks) for marks in is_first]
+    elsewhere, ids = [], ranked[1]["id"].take(pa.array(first[1])).combine_chunks()
+    for table, own in ((0, first[1]), (1, first[0])):
+        whole = ranked[table]["id"]
+        at = pc.index_in(whole, ids).fill_null(-1).to_numpy()
+        hits, there = np.flatnonzero(at >= 0), np.full(len(own), -1)
+        there[at[hits]] = hits
+        elsewhere.append(there)
+        ids = whole.take(pa.array(first[0])).combine_chunks() if table == 0 else ids
+        del whole
+    is_new = (elsewhere[1] < 0) | ~is_first[1][elsewhere[1]]
+    return np.stack(
+        [np.concatenate([elsewhere[0], first[0][is_new]]), np.concatenate([first[1], elsewhere[1][is_new]])]
+    )
+
+
+def _moved(ranked: Sequence[RankedFile], rows: NDArray[np.int64], rank: NDArray[np.int64]) -> list[dict[str, Any]]:
+    """Of nodes in these rows of two tables, (2, k), ranks in both, and the kind of evidence that moved as they did."""
+    kinds = [kind for kind in kinds_of(ranked[1]).values() if kind.rank_column in ranked[0].column_names]
+    of_kinds = [one.take(at, [kind.rank_column for kind in kinds]) for one, at in zip(ranked, rows, strict=True)]
+    told = ranked[1].take(rows[1], ["id", "evidence"]).to_pylist()
+    for row, at, before, after in zip(told, range(len(told)), *rank.tolist(), strict=True):
+        row |= {"before": before, "after": after}
+        pairs = [tuple(table[kind.rank_column][at].as_py() for table in of_kinds) for kind in kinds]
         if pairs:
-            way = 1.0 if ranks[0, one] > ranks[1, one] else -1.0  # the kind that moved most, as the node did
+            way = 1.0 if before > after else -1.0  # the kind that moved most, as the node did
             most = max(range(len(pairs)), key=lambda k: way * math.log(pairs[k][0] / pairs[k][1]))
             row |= {"kind": kinds[most].name, "kind_before": pairs[most][0], "kind_after": pairs[most][1]}
-        told.append(row)
     return told
-
-
-def _node_changes(before: pa.Table, after: pa.Table) -> dict[str, Any]:
-    """Nodes that entered and left the flags, by rank, and how many."""
-    out: dict[str, Any] = {}
-    for name, own, other, is_now in (("entered", after, before, True), ("left", before, after, False)):
-        with contextlib.suppress(KeyError):
-            chosen = own.filter(own["flagged"])
-            at = pc.index_in(chosen["id"], other["id"].combine_chunks())
-            was = other["flagged"].combine_chunks().take(at.combine_chunks() if isinstance(at, pa.ChunkedArray) else at)
-            is_other = pc.invert(was.fill_null(False)).to_numpy(zero_copy_only=False)
-            ranks = other["rank"].take(at).to_pylist()
-            rows = [
-                {"id": row["id"], "evidence": row["evidence"]}
-                | dict(zip(("after", "before") if is_now else ("before", "after"), (row["rank"], rank), strict=True))
-                for row, rank, differs in zip(chosen.to_pylist(), ranks, is_other, strict=True)
-                if differs
-            ]
-            out |= {name: rows, f"num_{name}": len(rows)}
-    return out

@@ -1,6 +1,7 @@
 """Cases of a table of payments, as a person reads them: who does what, money, dates, drawings, files and commands."""
 
 import json
+import math
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -208,8 +209,21 @@ def check_moved(old: FinishedRun, new: FinishedRun, nodes: dict) -> None:
         row for name, row in after.items() if row["flagged"] and not (name in before and before[name]["flagged"])
     ]
     assert [row["id"] for row in entered] == [row["id"] for row in nodes["entered"]]  # all of them
-    moves = [one["before"] / one["after"] for one in nodes["moved"]]
-    assert [max(m, 1 / m) for m in moves] == sorted((max(m, 1 / m) for m in moves), reverse=True)
+    left = [row for name, row in before.items() if row["flagged"] and not (name in after and after[name]["flagged"])]
+    assert [row["id"] for row in left] == [row["id"] for row in nodes["left"]]
+    for one in (*nodes["entered"], *nodes["left"]):
+        ranks = [table[one["id"]]["rank"] if one["id"] in table else None for table in (before, after)]
+        assert [one["before"], one["after"]] == ranks
+    pairs = [(before[name], after[name]) for name in before.keys() & after.keys()]
+    far = [
+        abs(math.log(was["rank"] / now["rank"]))
+        for was, now in pairs
+        if was["flagged"] == now["flagged"]
+        and was["rank"] != now["rank"]
+        and min(was["rank"], now["rank"]) <= max(len(before), len(after)) / 10
+    ]
+    assert far
+    assert [abs(math.log(one["before"] / one["after"])) for one in nodes["moved"]] == sorted(far, reverse=True)[:20]
     for one in nodes["moved"]:
         was, now, kind = before[one["id"]], after[one["id"]], one["kind"]
         assert was["flagged"] == now["flagged"]
