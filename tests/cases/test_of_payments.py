@@ -266,6 +266,21 @@ def test_verdict__on_a_case_lasts_and_the_case_is_open_again_when_it_grows(hcm_s
     assert first.case(name)["judged"] == ""
 
 
+def test_teach__estimates_the_share_of_bad_cases(run, tmp_path):
+    own = FinishedRun(shutil.copytree(run.folder, tmp_path / "own"))
+    verdicts.append(own.folder, [("a1", "good"), ("a2", "bad")])
+    assert "cases" not in teach.taught_text(teach.teach(own))
+    for number in range(1, 1 + len(own.cases)):
+        own.judge_case(str(number), "bad" if number < 3 else "good")
+    (first, *_) = shares = teach.case_shares(own, teach.LabelledNodes.of(own))
+    count = len(own.cases)
+    assert [share.first for share in shares] == ([n for n in (10, 20, 50, 100, 200, 500) if n <= count] or [count])
+    told = [own.case(str(number))["judged"] for number in range(1, 1 + first.first)]  # a node may be of two cases
+    assert first.low <= sum(said.startswith("Judged bad") for said in told) / first.first <= first.high
+    text = teach.taught_text(teach.teach(own))
+    assert f"of the first {first.first}" in text.split("estimated share of bad cases: ")[1]
+
+
 def test_python__has_cases_as_a_table_and_each_as_text_and_drawing(run, tmp_path):
     found = small_detector(run_dir=tmp_path / "run").fit(
         run.folder.with_suffix(".parquet"), source="payer", target="payee"
