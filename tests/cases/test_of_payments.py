@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC
+from itertools import pairwise
 
 import networkx as nx
 import openpyxl
@@ -105,6 +106,27 @@ def test_drawing__has_an_arrow_for_every_pair_that_pays_and_stays_in_its_box(run
         "rows": [row for row in told["rows"] if (row["payer"], row["payee"]) in steps and row["amount"] > 200]
     }
     assert [n["id"] for n in draw(alone, [])["nodes"]] == RING  # in the order of their payments, round the circle
+
+
+def test_drawing__of_many_who_pass_on_has_labels_that_cover_no_member_and_no_other_label():
+    roles = ["pays in"] + ["passes on"] * 11 + ["is paid"] * 2
+    ids = [f"a{100 + at}" for at in range(len(roles))]
+    members = [{"id": name, "role": role, "core": True} for name, role in zip(ids, roles, strict=True)]
+    rows = [{"payer": a, "payee": b, "amount": 1.0, "time": 0.0} for a, b in pairwise(ids)]
+    boxes = []
+    for node in draw({"members": members, "rows": rows}, [])["nodes"]:
+        x, y, width = node["x"], node["y"], 5.5 * len(node["label"])
+        left, low = {"left": (x - 9 - width, y - 4), "right": (x + 9, y - 4), "above": (x - width / 2, y - 17)}[
+            node["side"]
+        ]
+        boxes += [(left, low, left + width, low + 8), (x - 5, y - 5, x + 5, y + 5)]
+    over = [
+        (a, b)
+        for at, a in enumerate(boxes)
+        for b in boxes[:at]
+        if a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+    ]
+    assert over == []
 
 
 def test_report__begins_with_cases_drawn_without_a_script(run):
