@@ -7,7 +7,7 @@ two nodes or more, or flagged, of this run and of the thirty before; one that wa
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,8 +60,11 @@ class Known(NamedTuple):
         columns = [self.ids[self.case], self.member, self.age[self.case], self.flagged[self.case]]
         return pa.table(columns, schema=_KNOWN)
 
-    def members(self, at: int) -> list[str]:
-        return self.member.take(pa.array(np.flatnonzero(self.case == at))).to_pylist()
+    def members(self) -> Callable[[int], list[str]]:
+        """The members of a case, by its position."""
+        order = np.argsort(self.case, kind="stable")
+        ends = np.searchsorted(self.case, np.arange(len(self.ids) + 1), sorter=order)
+        return lambda at: self.member.take(pa.array(order[ends[at] : ends[at + 1]])).to_pylist()
 
 
 def read_known(folder: Path) -> Known:
@@ -172,7 +175,7 @@ def with_lasting_ids(graph: Graph, cases: Cases, before: Known, since: str) -> C
 def changes(before: Known, after: Known, matches: Matches) -> dict[str, Any]:
     """What has changed of cases that are flagged in either run, by what happened to them."""
     told: dict[str, list[dict[str, Any]]] = {name: [] for name in ("new", "grown", "shrunk", "changed", "gone")}
-    num_same = 0
+    num_same, members = 0, (before.members(), after.members())
     split, joined = defaultdict[int, list[str]](list), defaultdict[int, list[str]](list)
     for earlier, new in matches.overlap:
         which = joined if new in matches.same else split
@@ -185,9 +188,9 @@ def changes(before: Known, after: Known, matches: Matches) -> dict[str, Any]:
         about |= {"split_from": split[at]} if at in split else {}
         about |= {"joined_by": joined[at]} if at in joined else {}
         if old is None or (after.flagged[at] and not before.flagged[old]):
-            told["new"].append(about | {"members": after.members(at)[:_MOST_TOLD]})
+            told["new"].append(about | {"members": members[1](at)[:_MOST_TOLD]})
             continue
-        own, others = {*after.members(at)}, {*before.members(old)}
+        own, others = {*members[1](at)}, {*members[0](old)}
         entered, left = sorted(own - others), sorted(others - own)
         about |= {"entered": entered[:_MOST_TOLD], "left": left[:_MOST_TOLD]}
         about |= {"back_after": int(before.age[old])} if before.age[old] else {}
@@ -199,7 +202,7 @@ def changes(before: Known, after: Known, matches: Matches) -> dict[str, Any]:
     seen = {*matches.same.values(), *(old for old, _ in matches.overlap)}
     for old in np.flatnonzero(before.flagged & (before.age == 0)).tolist():
         if old not in seen:
-            told["gone"].append({"id": id_text(int(before.ids[old])), "members": before.members(old)[:_MOST_TOLD]})
+            told["gone"].append({"id": id_text(int(before.ids[old])), "members": members[0](old)[:_MOST_TOLD]})
     return told | {"num_same": num_same}
 
 
@@ -214,12 +217,13 @@ def changes_line(told: Mapping[str, Any]) -> str:
     return ", ".join(said) or "none was flagged, and none is"
 
 
-def changes_text(told: Mapping[str, Any], numbers: Mapping[str, int]) -> list[str]:
-    """A line for every case that is not as it was; `numbers` are those of today's cases by id."""
+def changes_text(told: Mapping[str, Any], cases: Cases) -> list[str]:
+    """A line for every case that is not as it was, with the number of those that are among today's cases."""
     lines = []
     for name in ("new", "grown", "shrunk", "changed", "gone"):
-        for one in told[name]:
-            which = f"case {numbers[one['id']]:,} ({one['id']})" if one["id"] in numbers else f"case {one['id']}"
+        positions = cases.positions([one["id"] for one in told[name]]).tolist()
+        for one, at in zip(told[name], positions, strict=True):
+            which = f"case {cases.numbers[at]:,} ({one['id']})" if at >= 0 else f"case {one['id']}"
             parts = [f"{name}: {_few(one['members'])}" if "members" in one else name]
             parts += [
                 f"{word} {_few(one[key])}" for key, word in (("entered", "with"), ("left", "without")) if one.get(key)

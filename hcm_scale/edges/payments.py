@@ -90,7 +90,7 @@ class StrangeRows:
             about: dict[str, Any] = {"source": source, "target": target}
             if rows.rows.has_times:
                 dates = pa.array((rows.rows.time[some] * 1e3).astype(np.int64), pa.timestamp("ms"))
-                about["time"] = rows.rows.time[some] if rows.steps else dates
+                about["time"] = rows.rows.time[some] / rows.steps if rows.steps else dates
             about["amount"] = rows.amounts[some]
             numbers = self.numbers(some, 1 + first + np.arange(len(some)))
             yield pa.table({"rank": numbers["rank"]} | about | {n: numbers[n] for n in numbers.column_names[1:]})

@@ -44,7 +44,7 @@ def write_known(folder: Path, **columns: Any) -> None:
 def test_known_cases__of_others_are_refused_by_name(tmp_path, monkeypatch, columns, said):
     monkeypatch.setattr(changes, "_MOST_BYTES", 4_000)
     write_known(tmp_path)
-    assert read_known(tmp_path).members(0) == ["a", "b"]
+    assert read_known(tmp_path).members()(0) == ["a", "b"]
     write_known(tmp_path, **columns)
     with pytest.raises(files.FolderError, match=rf"known\.parquet cannot be read .*{said}"):
         read_known(tmp_path)
@@ -77,7 +77,7 @@ def test_changes__of_other_types_are_refused_by_name(tmp_path, wrong):
 
 def test_changes__are_one_printable_line_a_case():
     told = NOTHING | {"new": [{"id": WILD, "members": [WILD * 100]}], "gone": [{"id": "b", "members": ["x\ny"]}]}
-    lines = changes_text(told, {})
+    lines = changes_text(told, as_cases(small_graph(), [], 0))
     assert len(lines) == 2
     assert all(line.isprintable() and len(line) <= 400 for line in lines)
 
