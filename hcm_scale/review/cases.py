@@ -13,6 +13,8 @@ from hcm_scale.cases.store import Cases
 from hcm_scale.graph import Graph
 from hcm_scale.review import verdicts
 
+_MOST_NOTE = 1000  # characters, as the served page has it
+
 
 class CaseVerdict(NamedTuple):
     """What somebody said of a case, and how many nodes have come to it since."""
@@ -57,6 +59,8 @@ def judged_cases(graph: Graph, cases: Cases, given: verdicts.Verdicts) -> dict[i
 
 def judge_case(graph: Graph, cases: Cases, at: int, verdict: str, note: str = "") -> list[verdicts.Line]:
     """The lines that say a verdict of a case."""
+    if len(note) > _MOST_NOTE:  # every node of the case has it
+        raise ValueError(f"the note has {len(note):,} characters; legal are {_MOST_NOTE:,}")
     core = cases[at].core
     ids = pa.array(core) if graph.ids is None else graph.ids.take(pa.array(core))
     return [verdicts.Line(name, verdict, cases.id_of(at), note) for name in ids.to_pylist()]
