@@ -200,7 +200,7 @@ class Graph:
             return int(digits)
         try:
             node = pc.index(self.ids, pa.scalar(external_id).cast(self.ids.type)).as_py()
-        except pa.ArrowInvalid:
+        except (pa.ArrowInvalid, OverflowError):
             node = -1
         if node < 0:
             raise ValueError(f"node={external_id!r} is not in this graph; ids look like {self.ids[0].as_py()!r}")
