@@ -31,7 +31,7 @@ _ROLES = ("passes on", "collects", "is paid", "pays out", "pays in", "member", "
 
 
 def title_of(case: Case) -> str:
-    return _TITLES[case.held_by]
+    return _TITLES[case.held_by].replace("its own", "their own")  # but by itself a case has several members
 
 
 def roles_of(case: Case, rows: RowEvidence | None) -> list[str]:
@@ -183,7 +183,7 @@ def _rows_text(told: Mapping[str, Any]) -> str:
     sums = " and ".join(_amount(one["inside"], one["currency"]) for one in told["money"] if one["inside"])
     text = f"{told['num_rows']:,} payment{'s' * (told['num_rows'] != 1)} between them{f' of {sums}' * bool(sums)}"
     if "first" in told:
-        text += f", from {told['when'][0]}"
+        text += f", {'from' if told['last'] > told['first'] else 'at' if told['steps'] else 'on'} {told['when'][0]}"
         if told["last"] > told["first"]:
             length = length_text(told["last"] - told["first"], told["steps"])
             text += f" to {told['when'][1]} ({length})"

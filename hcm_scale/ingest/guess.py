@@ -124,7 +124,7 @@ def log_guesses(guessed: dict[str, str]) -> None:
     """Says in the log what was guessed, by option."""
     if guessed:
         named = ", ".join(f"graph.{name}={value}" for name, value in guessed.items())
-        log.info("guessed from the tables: %s (say so where it is another column)", named)
+        log.info("guessed from the tables: %s (where a guess is wrong, give this option)", named)
 
 
 def _likely_ends(edges: TableFiles, source: str | None, target: str | None) -> list[list[Pair]]:

@@ -67,7 +67,7 @@ def _sentence(_: Any, r: Reason) -> str:
     d = r.details
     if not d:
         return "it has far more payments at some time than it usually has"
-    partners = f"{'to' if d['pays'] else 'by'} {d['partners']:,} account{'s' * (d['partners'] != 1)}"
+    partners = f"{'to' if d['pays'] else 'from'} {d['partners']:,} account{'s' * (d['partners'] != 1)}"
     when = f"{'at' if d['steps'] else 'on'} {time_text(d['begin'], d['steps'], clock=False)}"
     if d["end"] > d["begin"]:
         first = span_texts([d["begin"], d["end"]], d["steps"])[0]

@@ -79,8 +79,10 @@ def _reason(around: Around) -> dict[str, Any]:
 def _sentence(_: Any, r: Reason) -> str:
     paid, received, twice, negative = (r.details[name] for name in ("paid", "received", "twice", "negative"))
     if max(twice, negative) > paid + received:
-        what = f"{max(twice, negative):,} of its {counted(r.count, 'payment')}"
-        return f"{what} {'are negative' if negative > twice else 'repeat an amount to the same payee within a day'}"
+        count = max(twice, negative)
+        said = f"repeat{'s' * (count == 1)} an amount to the same payee within a day"
+        said = f"{'is' if count == 1 else 'are'} negative" if negative > twice else said
+        return f"{count:,} of its {counted(r.count, 'payment')} {said}"
     if not paid + received:
         return f"some of its {counted(r.count, 'payment')} are of amounts that it rarely has"
     what = f"{paid + received:,} of its {counted(r.count, 'payment')} {'is' if paid + received == 1 else 'are'}"

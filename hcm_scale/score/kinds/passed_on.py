@@ -56,7 +56,7 @@ def _sentence(_: Any, r: Reason) -> str:
     if not d:
         return "amounts leave it soon after they came, nearly whole"
     least, most = (f"{max(0.0, 100 * d[end]):.2g}" for end in ("least", "most"))
-    less = "whole" if most == "0" else f"less {least} to {most} %" if least != most else f"less {most} %"
+    less = "whole" if most == "0" else f"{f'{least} to ' * (least != most)}{most} % smaller"
     many = "1 amount" if d["received"] == 1 else f"{d['received']:,} amounts"
     within = f"within {length_text(d['delay'], d['steps'])}" if d["delay"] else "at once"
     return f"of {many} received {r.count:,} left {within}, {less}"
