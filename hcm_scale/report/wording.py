@@ -298,7 +298,8 @@ def own_title(e: Explanation | EdgeExplanation, whose: str = "its", who: str = "
     told = ", ".join(f"{word} {amount}" for word, amount in sums.items() if amount)
     count, shown = e.own["num_rows"], len(e.own["rows"])
     strange = sum(row["evidence"] is not None for row in e.own["rows"])
-    every = f"{whose} {count:,} payments" if count > 1 else f"{whose} only payment"
+    noun = "payment" if e.own["paid"] or e.own["received"] else "row"
+    every = f"{whose} {count:,} {noun}s" if count > 1 else f"{whose} only {noun}"
     first = every if shown == count else f"the {shown} strangest of {every}"
     if shown < count and strange < shown:
         first = f"{strange} strange and {shown - strange} more" if strange else f"{shown}, none of them strange,"
