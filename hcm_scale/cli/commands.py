@@ -151,6 +151,7 @@ def collect(arguments: list[str]) -> str:
 REQUIRED = ("torch", "torch-geometric", "numba", "numpy", "scipy", "pyarrow", "hydra-core", "safetensors")
 EXTRAS = {  # the extra that brings it: (a module of it, what it is for)
     "sweeps": ("submitit", "sweeps on SLURM and in parallel"),
+    "sparse": ("torch_sparse", "sampling.backend=torch_sparse"),
     "excel": ("openpyxl", "tables as .xlsx"),
     "agent": ("mcp", "hcm-scale mcp"),
 }
