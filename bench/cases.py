@@ -30,7 +30,7 @@ from hcm_scale.base.rng import key
 from hcm_scale.run.finished import FinishedRun
 
 AMLSIM = data.folder() / "amlsim_cycle200" / "payments.csv"
-WORLDS = ("follow", "unrelated", "hubs", "bipartite", "directed", "few_columns", "many_columns", "skewed")
+SIZES = {"smoke": (1_000,), "quick": (1_000, 5_000), "full": (1_000, 5_000, 20_000)}
 ODD = ("group", "half_dense", "block", "ring_kept")
 Nodes = NDArray[np.int64]
 
@@ -174,7 +174,7 @@ def measure(problem: Problem, seed: int = 0, run: FinishedRun | None = None) -> 
     ways = {"cases": cases} | peers(run, surprise, np.flatnonzero(flagged))
     rows = []
     for way, some in ways.items():
-        row: dict[str, Any] = {"problem": problem.name, "way": way, "groups": len(groups)}
+        row: dict[str, Any] = {"problem": problem.name, "nodes": run.graph.num_nodes, "way": way, "groups": len(groups)}
         row |= dict.fromkeys(("found", "flagged", "wrong", "cases_read", "rows_read"), float("nan"))
         row["num_cases"] = len(some)
         at = found_at(groups, some, first)
@@ -202,11 +202,11 @@ def read_each(groups: Sequence[Nodes], at: Nodes, order: Nodes) -> dict[str, flo
 
 
 def problems(size: str) -> Iterator[Problem]:
-    num_nodes = {"smoke": 1_000, "quick": 5_000, "full": 20_000}[size]
-    for name in WORLDS if size != "smoke" else WORLDS[:1]:
-        for odd in ("none", *ODD, "half_block"):
-            if odd in worlds.odds_of(name):
-                yield problem_of(name, odd, 0, num_nodes)
+    for num_nodes in SIZES[size]:
+        for name in worlds.WORLDS if size != "smoke" else ("follow",):
+            for odd in ("none", *ODD, "half_block"):
+                if odd in worlds.odds_of(name):
+                    yield problem_of(name, odd, 0, num_nodes)
     for seed in (0, 1) if size != "smoke" else ():
         yield payments_of(seed)
     if size != "smoke":

@@ -454,6 +454,11 @@ def _state(path: Path) -> tuple[int, ...]:
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
 
+def state_of(path: Path) -> tuple[int, ...] | None:
+    """What differs once a file has changed; None where there is none."""
+    return _state(path) if path.exists() else None
+
+
 def _age(state: tuple[int, ...]) -> int:
     return time.time_ns() - state[-1]
 

@@ -31,5 +31,6 @@ SCHEDULES = ("constant", "polynomial")
 Hop = Literal["expected", "argmax"]
 HOPS = get_args(Hop)
 PRECISIONS = ("auto", "float32", "bfloat16")
+CASE_CHANGES = ("merge", "apart", "out", "in")  # that people make
 RANKINGS = ("score", "strange", "ahp", "hav")
 MODEL_SIZES = {"num_classes": (2, 16), "num_layers": (1, 16), "width": (1, 8_192), "head_width": (1, 8_192)}

@@ -29,10 +29,11 @@ _OLDEST = 30  # runs since a case was last seen
 _MOST_TOLD, _LINE = 1000, 400  # ids of members in a list of changes; characters of a line
 _MOST_ENTRIES, _MOST_BYTES = 1 << 24, 1 << 30  # of the file, which somebody else may have written
 _CROWDED = 256  # cases of a run with the same member, beyond which it is a hub
+_LEAST_PAIRS, _MOST_PAIRS = 1 << 20, 8  # of cases with the same member, in all, and an entry, beyond which others are
 
 
 class Known(NamedTuple):
-    """Cases by their ids: the case of every entry, by position, and the member's id, as text."""
+    """Cases by their ids: the case of every entry, by position, which rises, and the member's id, as text."""
 
     ids: NDArray[np.uint64]
     age: NDArray[np.int32]
@@ -61,7 +62,8 @@ class Known(NamedTuple):
         return pa.table(columns, schema=_KNOWN)
 
     def members(self, at: int) -> list[str]:
-        return self.member.take(pa.array(np.flatnonzero(self.case == at))).to_pylist()
+        low, high = np.searchsorted(self.case, [at, at + 1])
+        return self.member[low:high].to_pylist()
 
 
 def read_known(folder: Path) -> Known:
@@ -89,7 +91,8 @@ def read_known(folder: Path) -> Known:
         raise files.FolderError(f"{path} cannot be read as what a run remembers of its cases: {error}") from error
     ids, first, case = np.unique(table["case"].to_numpy(), return_index=True, return_inverse=True)
     age, flagged = table["age"].to_numpy()[first], table["flagged"].to_numpy()[first]
-    return Known(ids, age, flagged, case, table["member"].combine_chunks())
+    order = np.argsort(case, kind="stable")
+    return Known(ids, age, flagged, case[order], table["member"].combine_chunks().take(pa.array(order)))
 
 
 def write_known(folder: Path, today: Known, before: Known | None) -> None:
@@ -117,7 +120,11 @@ def shared_members(before: Known, after: Known) -> sparse.csr_array:
         return sparse.csr_array((ones, (known.case[is_known], at[is_known])), shape=(len(known.ids), width))
 
     both = has(before), has(after)
-    is_hub = np.maximum(*(one.sum(axis=0) for one in both)) > _CROWDED
+    counts = [one.sum(axis=0) for one in both]
+    is_hub = np.maximum(*counts) > _CROWDED
+    pairs, most = np.where(is_hub, 0, counts[0] * counts[1]), _MOST_PAIRS * (len(before.case) + len(after.case))
+    order = np.argsort(pairs, kind="stable")
+    is_hub[order[np.cumsum(pairs[order]) > max(_LEAST_PAIRS, most)]] = True
     shared = (both[0][:, ~is_hub] @ both[1][:, ~is_hub].T).tocoo()
     hubs = both[0][:, is_hub][shared.row].multiply(both[1][:, is_hub][shared.col]).sum(axis=1)
     return sparse.csr_array((shared.data + hubs, (shared.row, shared.col)), shape=shared.shape)
@@ -172,7 +179,7 @@ def with_lasting_ids(graph: Graph, cases: Cases, before: Known, since: str) -> C
 def changes(before: Known, after: Known, matches: Matches) -> dict[str, Any]:
     """What has changed of cases that are flagged in either run, by what happened to them."""
     told: dict[str, list[dict[str, Any]]] = {name: [] for name in ("new", "grown", "shrunk", "changed", "gone")}
-    num_same = 0
+    num_same, members = 0, (before.members, after.members)
     split, joined = defaultdict[int, list[str]](list), defaultdict[int, list[str]](list)
     for earlier, new in matches.overlap:
         which = joined if new in matches.same else split
@@ -185,9 +192,9 @@ def changes(before: Known, after: Known, matches: Matches) -> dict[str, Any]:
         about |= {"split_from": split[at]} if at in split else {}
         about |= {"joined_by": joined[at]} if at in joined else {}
         if old is None or (after.flagged[at] and not before.flagged[old]):
-            told["new"].append(about | {"members": after.members(at)[:_MOST_TOLD]})
+            told["new"].append(about | {"members": members[1](at)[:_MOST_TOLD]})
             continue
-        own, others = {*after.members(at)}, {*before.members(old)}
+        own, others = {*members[1](at)}, {*members[0](old)}
         entered, left = sorted(own - others), sorted(others - own)
         about |= {"entered": entered[:_MOST_TOLD], "left": left[:_MOST_TOLD]}
         about |= {"back_after": int(before.age[old])} if before.age[old] else {}
@@ -199,7 +206,7 @@ def changes(before: Known, after: Known, matches: Matches) -> dict[str, Any]:
     seen = {*matches.same.values(), *(old for old, _ in matches.overlap)}
     for old in np.flatnonzero(before.flagged & (before.age == 0)).tolist():
         if old not in seen:
-            told["gone"].append({"id": id_text(int(before.ids[old])), "members": before.members(old)[:_MOST_TOLD]})
+            told["gone"].append({"id": id_text(int(before.ids[old])), "members": members[0](old)[:_MOST_TOLD]})
     return told | {"num_same": num_same}
 
 
@@ -214,12 +221,13 @@ def changes_line(told: Mapping[str, Any]) -> str:
     return ", ".join(said) or "none was flagged, and none is"
 
 
-def changes_text(told: Mapping[str, Any], numbers: Mapping[str, int]) -> list[str]:
-    """A line for every case that is not as it was; `numbers` are those of today's cases by id."""
+def changes_text(told: Mapping[str, Any], cases: Cases) -> list[str]:
+    """A line for every case that is not as it was, with the number of those that are among today's cases."""
     lines = []
     for name in ("new", "grown", "shrunk", "changed", "gone"):
-        for one in told[name]:
-            which = f"case {numbers[one['id']]:,} ({one['id']})" if one["id"] in numbers else f"case {one['id']}"
+        positions = cases.positions([one["id"] for one in told[name]]).tolist()
+        for one, at in zip(told[name], positions, strict=True):
+            which = f"case {cases.numbers[at]:,} ({one['id']})" if at >= 0 else f"case {one['id']}"
             parts = [f"{name}: {_few(one['members'])}" if "members" in one else name]
             parts += [
                 f"{word} {_few(one[key])}" for key, word in (("entered", "with"), ("left", "without")) if one.get(key)

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcm_scale.base.text import clip, p_text, sentence
-from hcm_scale.cases.find import ALONE, GROUP, Case, Nodes
+from hcm_scale.base.text import amount, clip, counted, p_text, sentence
+from hcm_scale.cases.find import ALONE, GROUP, HAND, Case, Nodes
 from hcm_scale.cases.store import Cases
 from hcm_scale.report.evidence import Evidence, contains, neighbors_of
 from hcm_scale.report.explain import explain
@@ -24,7 +24,8 @@ from hcm_scale.rows.evidence import RowEvidence
 from hcm_scale.score.kinds.all import ROW_KINDS
 from hcm_scale.score.kinds.row_phrases import amount_text, length_text, row_facts, span_texts
 
-_TITLES = {GROUP: "dense group", ALONE: "by itself"} | {kind.name: kind.title for kind in ROW_KINDS}
+_TITLES = {GROUP: "dense group", ALONE: "by itself", HAND: "put together by hand"}
+_TITLES |= {kind.name: kind.title for kind in ROW_KINDS}
 _MOST_REASONS, _MOST_NAMED, _MOST_ROWS, _MOST_SHOWN = 3, 8, 200, 40
 _ROLES = ("passes on", "collects", "is paid", "pays out", "pays in", "member", "contact")
 
@@ -75,7 +76,7 @@ def describe(evidence: Evidence, cases: Cases, position: int) -> dict[str, Any]:
     p = [evidence.row(node)["p"] for node in case.members.tolist()]
     members = zip(case.members.tolist(), roles, ranks.tolist(), p, strict=True)
     told: dict[str, Any] = {
-        "case": position + 1,
+        "case": int(cases.numbers[position]),
         "id": cases.id_of(position),
         "p": case.p,
         "flagged": position < cases.num_flagged,
@@ -96,6 +97,9 @@ def describe(evidence: Evidence, cases: Cases, position: int) -> dict[str, Any]:
         "num_rows": len(case.rows),
         "money": [] if rows is None else money_of(rows, case),
     }
+    if cases.found is not None:
+        told["parts"] = [(name, title_of(part)) for name, part in cases.parts_of(position)]
+        told["taken_out"] = [evidence.graph.external_id(node) for node in cases.taken_out(position).tolist()]
     if rows is not None and rows.rows.has_times:
         first, last = (float(rows.rows.time[row]) for row in (case.rows.min(), case.rows.max()))
         told |= {"first": first, "last": last, "steps": rows.steps, "when": span_texts([first, last], rows.steps)}
@@ -156,6 +160,10 @@ def case_text(told: Mapping[str, Any], expected: float) -> tuple[str, str]:
         some = "one of them stands out" if core == 1 else f"{core:,} of them stand out"
         head += f"; {some}." if core < len(members) else "."
     parts = []
+    if len(told.get("parts", ())) > 1:
+        parts.append(f"Its parts: {_few([f'{name} ({title})' for name, title in told['parts']])}.")
+    if told.get("taken_out"):
+        parts.append(f"Taken out by hand: {_few([clip(name, 40) for name in told['taken_out']])}.")
     if told["num_rows"]:
         parts.append(_rows_text(told))
     elif told["held_by"] == GROUP:
@@ -173,7 +181,9 @@ def case_text(told: Mapping[str, Any], expected: float) -> tuple[str, str]:
 
 def _rows_text(told: Mapping[str, Any]) -> str:
     sums = " and ".join(_amount(one["inside"], one["currency"]) for one in told["money"] if one["inside"])
-    text = f"{told['num_rows']:,} payment{'s' * (told['num_rows'] != 1)} between them{f' of {sums}' * bool(sums)}"
+    text = (
+        f"{counted(told['num_rows'], 'payment' if told['money'] else 'row')} between them{f' of {sums}' * bool(sums)}"
+    )
     if "first" in told:
         text += f", {'from' if told['last'] > told['first'] else 'at' if told['steps'] else 'on'} {told['when'][0]}"
         if told["last"] > told["first"]:
@@ -189,7 +199,7 @@ def _rows_text(told: Mapping[str, Any]) -> str:
 
 
 def _amount(value: float, currency: str | None) -> str:
-    return f"{value:,.2f} {clip(currency, 12)}" if currency else f"{value:,.2f}"
+    return f"{amount(value)} {clip(currency, 12)}" if currency else amount(value)
 
 
 def _members_text(members: Sequence[Mapping[str, Any]]) -> str:
@@ -197,9 +207,13 @@ def _members_text(members: Sequence[Mapping[str, Any]]) -> str:
     for role in _ROLES:
         names = [clip(member["id"], 40) for member in members if member["role"] == role]
         if names:
-            more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
-            said.append(f"{role}: {', '.join(names[:_MOST_NAMED])}{more}")
+            said.append(f"{role}: {_few(names)}")
     return sentence(f"{'; '.join(said)}.")
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
+    return f"{', '.join(names[:_MOST_NAMED])}{more}"
 
 
 def case_page(told: Mapping[str, Any]) -> str:
@@ -217,9 +231,7 @@ def case_page(told: Mapping[str, Any]) -> str:
     if told["rows"]:
         lines += ["", "rows"]
     shown = told["rows"][:_MOST_SHOWN]
-    times = (
-        span_texts([row["time"] for row in shown], bool(told.get("steps"))) if "first" in told else [""] * len(shown)
-    )
+    times = span_texts([row["time"] for row in shown], told["steps"]) if "first" in told else [""] * len(shown)
     for row, when in zip(shown, times, strict=True):
         ends = f"{clip(row['payer'], 30)} -> {clip(row['payee'], 30)}"
         lines.append(f"  {when:<26}{amount_text(row):>18}   {ends}")

@@ -20,6 +20,7 @@ from hcm_scale.score.kinds.row_phrases import time_text
 
 WIDTH, _HEIGHT, _DRAWN, _LABELLED = 320, 200, 14, 8
 _COLUMN = {"pays in": 0, "pays out": 0, "passes on": 1, "collects": 1, "member": 1, "contact": 1, "is paid": 2}
+_ASIDE = 26.0  # units, by which every other one of those in the middle is to the left, and the others to the right
 _TICKS = 24  # units that a time line takes, besides its labels
 
 
@@ -86,8 +87,10 @@ def _places(roles: Sequence[str], has_rows: bool) -> list[tuple[float, float]]:
     x_of = dict(zip(used, xs if len(used) == 3 else (84.0, WIDTH - 84.0), strict=True))
     for column in used:
         inside = [i for i, own in enumerate(columns) if own == column]
+        aside = _ASIDE if x_of[column] == WIDTH / 2 and len(inside) > 2 else 0.0  # so that arrows pass no label
         for number, i in enumerate(inside):
-            places[i] = x_of[column], round(16.0 + (_HEIGHT - 32.0) * (number + 0.5) / len(inside), 1)
+            y = round(16.0 + (_HEIGHT - 32.0) * (number + 0.5) / len(inside), 1)
+            places[i] = x_of[column] + (aside if number % 2 else -aside), y
     return places
 
 
@@ -100,7 +103,7 @@ def _circle(count: int) -> list[tuple[float, float]]:
 
 def _side(x: float, y: float) -> str:
     """On which side of its dot a label has room."""
-    beside = "left" if x < 0.35 * WIDTH else "right" if x > 0.65 * WIDTH else ""
+    beside = "left" if x < WIDTH / 2 else "right" if x > WIDTH / 2 else ""
     return beside or ("below" if y > 0.75 * _HEIGHT else "above")
 
 

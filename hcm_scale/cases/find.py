@@ -31,8 +31,8 @@ from hcm_scale.score.evidence import START
 from hcm_scale.score.triangles import undirected
 
 Nodes = NDArray[np.int64]
-GROUP, ALONE = "group", "alone"  # what holds a case together, beside the kinds of rows
-_LEAST_P = 1e-300
+GROUP, ALONE, HAND = "group", "alone", "hand"  # what holds a case together, beside the kinds of rows
+LEAST_P = 1e-300
 _MOST_ALONE = 1000  # cases of one node that is not flagged
 _STANDS_OUT = 0.01  # p up to which a node is looked at
 
@@ -84,7 +84,7 @@ def find_cases(
         for core, held, kind in held_rows(rows, some, numbers[some], stands_out):
             ends = np.union1d(rows.rows.payer[held], rows.rows.payee[held])
             found.append((core, np.setdiff1d(ends, core), held, kind))
-    surprise = -np.log(np.maximum(p, _LEAST_P))
+    surprise = -np.log(np.maximum(p, LEAST_P))
     merged = [_merge([found[i] for i in one]) for one in _overlapping([one[0] for one in found])]
     cases = [Case(*one, float(np.logaddexp.reduce(surprise[one[0]]))) for one in merged]
     explained = np.zeros(len(p))  # the most that a case says of each of its members

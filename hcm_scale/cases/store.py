@@ -10,7 +10,7 @@ A case's id is made of the ids of its core when it is first seen, ten letters an
 this one (`since=`, or `trained=`) gives it to the case that shares most with it (`changes.py`).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +23,7 @@ from xxhash import xxh3_64_intdigest
 
 from hcm_scale.base import files
 from hcm_scale.base.npy import open_array, save_npy
-from hcm_scale.cases.find import ALONE, GROUP, Case, Nodes
+from hcm_scale.cases.find import ALONE, GROUP, HAND, Case, Nodes
 from hcm_scale.graph.store import Graph
 from hcm_scale.score.kinds.all import ROW_KINDS
 
@@ -31,7 +31,7 @@ KIND, FORMAT = "hcm_scale cases", 3
 CASE = np.dtype(
     [("id", "<u8"), ("surprise", "<f8"), ("members", "<i4"), ("core", "<i4"), ("rows", "<i4"), ("held", "u1")]
 )
-HELD_BY = (ALONE, GROUP, *(kind.name for kind in ROW_KINDS))
+HELD_BY = (ALONE, GROUP, *(kind.name for kind in ROW_KINDS), HAND)
 _LETTERS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # none is taken for another
 ID_BITS = 50
 
@@ -63,13 +63,19 @@ _TYPES = {"num_flagged": int, "changes": _Changes | None}
 
 @dataclass(frozen=True, eq=False)
 class Cases:
-    """The cases of a run, the most surprising first; `changes` since an earlier run, where there was one."""
+    """The cases of a run, the most surprising first; `changes` since an earlier run, where there was one.
+
+    Where people have put some together or taken members out, `found` are the cases as they are stored, and `place` the
+    position here of each. The number of a case, from 1 on, is its place in `found`, or that of the first of its parts.
+    """
 
     table: NDArray[Any]  # of CASE
     members: Nodes
     rows: Nodes
     num_flagged: int
     changes: Mapping[str, Any] | None = field(default=None)
+    found: "Cases | None" = None
+    place: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.table)
@@ -81,7 +87,7 @@ class Cases:
         """The case of this position, from 0 on."""
         about = self.table[number]
         inside = self.members[self.member_ends[number] : self.member_ends[number + 1]]
-        rows = self.rows[self._row_ends[number] : self._row_ends[number + 1]]
+        rows = self.rows[self.row_ends[number] : self.row_ends[number + 1]]
         core = int(about["core"])
         return Case(inside[:core], inside[core:], rows, HELD_BY[about["held"]], float(about["surprise"]))
 
@@ -90,7 +96,7 @@ class Cases:
         return np.concatenate([[0], np.cumsum(self.table["members"], dtype=np.int64)])
 
     @cached_property
-    def _row_ends(self) -> NDArray[np.int64]:
+    def row_ends(self) -> NDArray[np.int64]:
         return np.concatenate([[0], np.cumsum(self.table["rows"], dtype=np.int64)])
 
     @cached_property
@@ -98,22 +104,49 @@ class Cases:
         """The position of the case of every entry of `members`."""
         return np.repeat(np.arange(len(self)), self.table["members"])
 
+    @cached_property
+    def numbers(self) -> NDArray[np.int64]:
+        """The number of every case."""
+        return 1 + (np.arange(len(self)) if self.place is None else np.unique(self.place, return_index=True)[1])
+
     def id_of(self, number: int) -> str:
         return id_text(int(self.table["id"][number]))
 
+    def name_of(self, number: int) -> str:
+        """Such as `case 7 (XZJ57D393S)`."""
+        return f"case {self.numbers[number]:,} ({self.id_of(number)})"
+
+    def parts_of(self, number: int) -> list[tuple[str, Case]]:
+        """The cases that a case is made of, as they were found, with the id of each: itself, or those put together."""
+        found = self.found or self
+        at = [number] if self.place is None else np.flatnonzero(self.place == number).tolist()
+        return [(found.id_of(part), found[part]) for part in at]
+
+    def taken_out(self, number: int) -> Nodes:
+        """Nodes that were found to be members and that people have taken out."""
+        parts = [case.members for _, case in self.parts_of(number)]
+        return np.setdiff1d(np.concatenate(parts), self[number].members)
+
+    def positions(self, ids: Sequence[str]) -> NDArray[np.int64]:
+        """The position of the case of each id, -1 where there is none."""
+        own = (self.found or self).table["id"]
+        if not len(own):
+            return np.full(len(ids), -1)
+        order, wanted = np.argsort(own), np.array([_number(text) for text in ids], np.uint64)
+        at = order[np.minimum(np.searchsorted(own, wanted, sorter=order), len(own) - 1)]
+        return np.where(own[at] == wanted, at if self.place is None else self.place[at], -1)
+
     def position(self, name: str) -> int:
         """The position of a case by its number, from 1 on, or by its id; ValueError if there is none."""
-        text = name.strip().upper()
-        if text.isdecimal() and len(text) < 10:
-            if 1 <= int(text) <= len(self):
-                return int(text) - 1
-        elif len(text) == ID_BITS // 5:
-            number = 0
-            for letter in text:
-                number = 32 * number + max(0, _LETTERS.find(letter))
-            if len(at := np.flatnonzero(self.table["id"] == number)):
-                return int(at[0])
-        raise ValueError(f"case {name!r} is not there; cases have numbers from 1 to {len(self):,}, and ids")
+        text, count = name.strip().upper(), len(self.found or self)
+        if text.isdecimal() and len(text) < ID_BITS // 5:
+            at = int(text) - 1 if 1 <= int(text) <= count else -1
+            at = at if at < 0 or self.place is None else int(self.place[at])
+        else:
+            at = int(self.positions([text])[0])
+        if at < 0:
+            raise ValueError(f"case {name!r} is not there; cases have numbers from 1 to {count:,}, and ids")
+        return at
 
     def of_node(self, node: int) -> NDArray[np.int64]:
         """The positions of the cases that a node is a member of."""
@@ -183,6 +216,14 @@ def first_ids(graph: Graph, cores: list[Nodes]) -> NDArray[np.uint64]:
             taken.add(number)
             out[at] = number
     return out
+
+
+def _number(text: str) -> int:
+    """The number that an id stands for; one that no case has where it is none."""
+    digits = [_LETTERS.find(letter) for letter in text]
+    if len(digits) != ID_BITS // 5 or min(digits) < 0:
+        return (1 << 64) - 1
+    return sum(digit << 5 * place for place, digit in enumerate(reversed(digits)))
 
 
 def id_text(number: int) -> str:

@@ -26,7 +26,7 @@ def case_table(cases: Cases, evidence: Evidence) -> pa.Table:
     table, number = cases.table, np.arange(len(cases))
     about = pa.table(
         {
-            "case": number + 1,
+            "case": cases.numbers,
             "case_id": pa.array([id_text(int(each)) for each in table["id"]], pa.string()),
             "case_p": np.exp(-table["surprise"]),
             "flagged": number < cases.num_flagged,
@@ -58,9 +58,8 @@ def _money(cases: Cases, kept: RowEvidence) -> dict[str, pa.Array]:
     out = {name: pa.array([one[name] for one in told], kind) for name, kind in kinds.items()}
     for name in ("first", "last") if kept.rows.has_times else ():
         times = pa.array([one[name] for one in told], pa.float64())
-        out[name] = (
-            times if kept.steps else pc.cast(pc.round(pc.multiply(times, 1e3)), pa.int64()).cast(pa.timestamp("ms"))
-        )
+        dates = pc.cast(pc.round(pc.multiply(times, 1e3)), pa.int64()).cast(pa.timestamp("ms"))
+        out[name] = pc.divide(times, kept.steps) if kept.steps else dates
     return out
 
 
@@ -93,9 +92,8 @@ def row_table(evidence: Evidence, cases: Cases, top: int | None = None, flagged:
     number = np.repeat(np.arange(count), cases.table["rows"][:count])
     rows = cases.rows[: len(number)]
     time: Any = kept.rows.time[rows]
-    if not kept.steps:
-        time = pa.array((time * 1e3).astype(np.int64), pa.timestamp("ms"))
-    columns: dict[str, Any] = {"case": number + 1}
+    time = time / kept.steps if kept.steps else pa.array((time * 1e3).astype(np.int64), pa.timestamp("ms"))
+    columns: dict[str, Any] = {"case": cases.numbers[number]}
     columns |= {
         "source": _ids(evidence.graph, kept.rows.payer[rows]),
         "target": _ids(evidence.graph, kept.rows.payee[rows]),
@@ -118,7 +116,7 @@ def case_lines(graph: Graph, cases: Cases, count: int, said: Mapping[int, str] |
         flag = "  flagged" if at < cases.num_flagged else ""
         flag += f"  {said[at]}" if said and at in said else ""
         size = len(case.core) + len(case.others)
-        numbers = f"{at + 1:>4}  {cases.id_of(at):<12}{p_text(case.p):>10}   {size:>7,}"
+        numbers = f"{cases.numbers[at]:>4}  {cases.id_of(at):<12}{p_text(case.p):>10}   {size:>7,}"
         lines.append(f"{numbers}   {title_of(case)}: {names}{more}{flag}")
     return lines if len(lines) > 1 else []
 

@@ -1,9 +1,9 @@
 """`hcm-scale cases`, `case` and `diff`, and cases among what `export` writes: texts and files about a finished run."""
 
-import contextlib
 import csv
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from hcm_scale.base import files
 from hcm_scale.base.sheets import table_writer
@@ -24,9 +25,10 @@ from hcm_scale.cli.export import escape_texts
 from hcm_scale.review.cases import judged_cases
 from hcm_scale.review.verdicts import find_nodes
 from hcm_scale.run.finished import FinishedRun, recoded_text
-from hcm_scale.score.table import kinds_of
+from hcm_scale.score.table import RankedFile, kinds_of
 
 _MOST_MOVED = 20  # nodes that `diff` names of those that moved most, and that entered or left the flags
+_MOST_BYTES = 1 << 26  # of a file of ids
 _MOST_PAGES, _MOST_NAMED = 5, 8  # cases of a clue, told as pages; ids that a line names
 
 
@@ -35,11 +37,10 @@ def list_cases(run: FinishedRun, count: int) -> str:
     cases = run.cases
     if not len(cases):
         return f"{run.folder}: no node stands out, so there are no cases"
-    numbers = {cases.id_of(at): at + 1 for at in range(len(cases))} if cases.changes else {}
     told = (
         [] if not cases.changes else ["", f"since {clip(cases.changes['since'], 100)}: {changes_line(cases.changes)}"]
     )
-    told += [] if not cases.changes else changes_text(cases.changes, numbers)
+    told += [] if not cases.changes else changes_text(cases.changes, cases)
     given = judged_cases(run.graph, cases, run.verdicts())
     judged = {at: f"{one.verdict}{', open again' * bool(one.num_new)}" for at, one in given.items()}
     flagged = f"{counted(len(cases), 'case')}, {cases.num_flagged:,} of them flagged"
@@ -50,13 +51,14 @@ def list_cases(run: FinishedRun, count: int) -> str:
 
 def export_cases(run: FinishedRun, out: Path, top: int | None, flagged: bool, raw: bool) -> str:
     """Writes one row a member; an .xlsx also has a sheet of cases and one of rows."""
-    members = member_table(run.evidence, run.cases, top, flagged)
-    count = pc.max(members["case"]).as_py() or 0
+    cases = run.cases
+    members = member_table(run.evidence, cases, top, flagged)
+    count = pc.count_distinct(members["case"]).as_py()
     with table_writer(out, members.schema, raw, name="members") as sink:
         sink.write_table(members)
         if out.suffix == ".xlsx":
-            rows = row_table(run.evidence, run.cases, top, flagged)
-            others = {"cases": case_table(run.cases, run.evidence).slice(0, count), "rows": rows}
+            rows = row_table(run.evidence, cases, top, flagged)
+            others = {"cases": case_table(cases, run.evidence).slice(0, count), "rows": rows}
             for name, table in others.items():
                 if table is not None:
                     sink.use(name, table.schema)
@@ -68,8 +70,8 @@ def export_case_graph(run: FinishedRun, out: Path, name: str) -> str:
     """Writes the members of one case and what is between them as GraphML or GEXF."""
     import networkx as nx
 
-    told, graph = run.case(name), run.graph
-    case = run.cases[run.cases.position(name)]
+    told, graph, cases = run.case(name), run.graph, run.cases
+    case = cases[cases.position(name)]
     made = nx.MultiDiGraph() if told["rows"] else nx.Graph()
     for node, member in zip(case.members.tolist(), told["members"], strict=True):
         about = {key: member[key] for key in ("role", "rank", "p") if member[key] is not None}
@@ -79,7 +81,8 @@ def export_case_graph(run: FinishedRun, out: Path, name: str) -> str:
         for row in case.rows.tolist():
             ends = int(kept.rows.payer[row]), int(kept.rows.payee[row])
             amount = float(kept.amounts[row])
-            made.add_edge(*ends, time=float(kept.rows.time[row]), **({"amount": amount} if np.isfinite(amount) else {}))
+            time = float(kept.rows.time[row]) / (kept.steps or 1.0)
+            made.add_edge(*ends, time=time, **({"amount": amount} if np.isfinite(amount) else {}))
     else:
         inside = {*case.members.tolist()}
         for node in inside:
@@ -100,10 +103,10 @@ def case_from(run: FinishedRun, ids: Sequence[str]) -> str:
     positions = sorted({at for of_one in of_node.values() for at in of_one})
     parts = [f"not in this graph: {_shown(absent)}"] if absent else []
     if len(positions) <= _MOST_PAGES:
-        parts += [case_page(run.case(str(at + 1))) for at in positions]
+        parts += [case_page(run.case(cases.id_of(at))) for at in positions]
     else:
         held = {at: [run.graph.external_id(node) for node in nodes if at in of_node[node]] for at in positions}
-        parts.append("\n".join(f"case {at + 1:,} ({cases.id_of(at)}): {_shown(names)}" for at, names in held.items()))
+        parts.append("\n".join(f"{cases.name_of(at)}: {_shown(names)}" for at, names in held.items()))
     alone = [node for node in nodes if all(cases[at].held_by == ALONE for at in of_node[node])]
     return "\n\n\n".join([*parts, *([_around(run, alone, is_case=bool(positions))] if alone else [])])
 
@@ -111,11 +114,16 @@ def case_from(run: FinishedRun, ids: Sequence[str]) -> str:
 def _ids_of(run: FinishedRun, words: Sequence[str]) -> tuple[list[str], list[str]]:
     """The ids, or those in the first column of a file, and others of the file that the graph does not have."""
     path = Path(words[0])
-    if len(words) > 1 or not path.is_file():
+    if len(words) > 1 or not os.path.isfile(path):  # noqa: PTH113 (an id may be too long for a path)
         return list(words), []
+    if (size := path.stat().st_size) > _MOST_BYTES:
+        raise ValueError(f"{path} has {size:,} bytes; a file of ids has {_MOST_BYTES:,} at most")
     lines = path.read_text(encoding="utf-8-sig", errors="replace").splitlines()
     rows = csv.reader(lines, delimiter=";" if lines and ";" in lines[0] else ",")
-    names = [name for name in dict.fromkeys(row[0].strip() for row in rows if row) if name]
+    try:
+        names = [name for name in dict.fromkeys(row[0].strip() for row in rows if row) if name]
+    except csv.Error as error:
+        raise ValueError(f"{path} is no file of ids: {error}") from error
     nodes = find_nodes(run.graph, pa.array(names, pa.string()))
     absent = [name for at, (name, node) in enumerate(zip(names, nodes, strict=True)) if node < 0 and at]  # a heading
     if not (nodes >= 0).any():
@@ -145,25 +153,19 @@ def _around(run: FinishedRun, nodes: Sequence[int], *, is_case: bool) -> str:
 
 def diff(old: FinishedRun, new: FinishedRun, as_json: bool) -> str:
     """What has changed from one run to another: cases, flags of nodes, and ranks."""
-    tables = [
-        run.ranked.select([n for n in ("id", "rank", "flagged", "evidence") if n in run.ranked.column_names])
-        for run in (old, new)
-    ]
-    kinds = [table["id"].type for table in tables]
+    kinds = [run.ranked.schema.field("id").type for run in (old, new)]
     if kinds[0] != kinds[1]:
         raise ValueError(
             f"{old.folder} has ids of type {kinds[0]}, {new.folder} of {kinds[1]}; they must be of one type"
         )
-    before, after = (Known.of(run.graph, run.cases) for run in (old, new))
+    before, after = (Known.of(run.graph, run.found_cases) for run in (old, new))
     told = changes(before, after, match(before, after))
-    nodes = _node_changes(*tables)
-    nodes["moved"] = _moved(old, new, *tables)
+    nodes, recoded = _node_changes(old, new), recoded_text(new.graph, old.graph)
     if as_json:
-        return json.dumps({"old": str(old.folder), "new": str(new.folder), "cases": told, "nodes": nodes}, default=str)
-    numbers = {new.cases.id_of(at): at + 1 for at in range(len(new.cases))}
-    recoded = recoded_text(new.graph, old.graph)
-    lines = [*[recoded][: bool(recoded)], f"cases: {changes_line(told)}"]
-    lines += [f"  {line}" for line in changes_text(told, numbers)]
+        about = {"old": str(old.folder), "new": str(new.folder), "recoded": recoded}
+        return json.dumps(about | {"cases": told, "nodes": nodes}, default=str)
+    lines = [f"{old.folder}: {recoded}"] if recoded else []
+    lines += [f"cases: {changes_line(told)}", *(f"  {line}" for line in changes_text(told, new.cases))]
     for name, title in (("entered", "flagged now, not before"), ("left", "flagged before, not now")):
         lines += ["", f"nodes {title}: {nodes[f'num_{name}']:,}", *map(_moved_line, nodes[name][:_MOST_MOVED])]
         hidden = len(nodes[name]) - _MOST_MOVED
@@ -185,50 +187,71 @@ def _rank(rank: int | None) -> str:
     return "absent" if rank is None else f"{rank:,}"
 
 
-def _moved(old: FinishedRun, new: FinishedRun, before: pa.Table, after: pa.Table) -> list[dict[str, Any]]:
-    """Nodes flagged in both runs or in neither whose rank changed most, as a ratio, among the first tenth of either."""
-    at = pc.index_in(after["id"], before["id"].combine_chunks())
-    at = (at.combine_chunks() if isinstance(at, pa.ChunkedArray) else at).fill_null(-1).to_numpy()
-    own = np.flatnonzero(at >= 0)
-    at, ranks = at[own], np.stack([before["rank"].to_numpy()[at[own]], after["rank"].to_numpy()[own]])
-    is_other = ranks.min(axis=0) <= max(len(before), len(after)) / 10
-    if "flagged" in before.column_names and "flagged" in after.column_names:
-        flags = [table["flagged"].to_numpy() for table in (before, after)]
-        is_other &= flags[0][at] == flags[1][own]
-    far = np.abs(np.diff(np.log(ranks), axis=0)[0]) * is_other
-    chosen = np.lexsort((ranks[1], -far))[:_MOST_MOVED]
+def _node_changes(old: FinishedRun, new: FinishedRun) -> dict[str, Any]:
+    """Nodes that entered and left the flags, by rank, how many, and the others that moved most.
+
+    These are flagged in both runs or in neither, and in the first tenth of either; how far is the ratio of their ranks.
+    """
+    ranked = old.ranked, new.ranked
+    ranks = [one["rank"].to_numpy() for one in ranked]
+    flags = [
+        one["flagged"].to_numpy() if "flagged" in one.column_names else np.zeros(one.num_rows, bool) for one in ranked
+    ]
+    last = max(one.num_rows for one in ranked) / 10
+    rows = _rows_in_both(ranked, [(rank <= last) | flag for rank, flag in zip(ranks, flags, strict=True)])
+    is_there = rows >= 0
+    rank = np.stack([own[at] for own, at in zip(ranks, rows, strict=True)])  # of a row that is not there the last one's
+    flagged = np.stack([own[at] for own, at in zip(flags, rows, strict=True)]) & is_there
+    out: dict[str, Any] = {}
+    for name, own, other in (("entered", 1, 0), ("left", 0, 1)):
+        chosen = np.flatnonzero(flagged[own] & ~flagged[other])
+        chosen = chosen[np.argsort(rank[own][chosen])]
+        keys = ("before", "after")[own], ("before", "after")[other]
+        taken = ranked[own].take(rows[own][chosen], ["id", "evidence"]).to_pylist()
+        pairs = zip(rank[own][chosen].tolist(), rank[other][chosen].tolist(), is_there[other][chosen], strict=True)
+        out[name] = [
+            row | dict(zip(keys, (at, was if known else None), strict=True))
+            for row, (at, was, known) in zip(taken, pairs, strict=True)
+        ]
+        out[f"num_{name}"] = len(chosen)
+    far = np.abs(np.log(rank[0] / rank[1])) * ((flagged[0] == flagged[1]) & is_there.all(axis=0))
+    far *= rank.min(axis=0) <= last
+    chosen = np.lexsort((rank[1], -far))[:_MOST_MOVED]
     chosen = chosen[far[chosen] > 0.0]
-    kinds = [kind for kind in kinds_of(new.ranked).values() if kind.rank_column in old.ranked.column_names]
-    of_kinds = [[run.ranked[kind.rank_column].to_numpy()[rows] for kind in kinds]
-                for run, rows in ((old, at[chosen]), (new, own[chosen]))]  # fmt: skip
-    told = []
-    for number, one in enumerate(chosen.tolist()):
-        row = {"id": after["id"][int(own[one])].as_py(), "before": int(ranks[0, one]), "after": int(ranks[1, one])}
-        row["evidence"] = after["evidence"][int(own[one])].as_py() if "evidence" in after.column_names else ""
-        pairs = [(int(was[number]), int(now[number])) for was, now in zip(*of_kinds, strict=True)]
+    return out | {"moved": _moved(ranked, rows[:, chosen], rank[:, chosen])}
+
+
+def _rows_in_both(ranked: Sequence[RankedFile], is_first: Sequence[NDArray[np.bool_]]) -> NDArray[np.int64]:
+    """Rows of the nodes that are first in either of two tables, in both, (2, k); -1 where a table does not have one.
+
+    All ids of one table at a time are in memory, and the first ones of the other.
+    """
+    first = [np.flatnonzero(marks) for marks in is_first]
+    elsewhere, ids = [], ranked[1]["id"].take(pa.array(first[1])).combine_chunks()
+    for table, own in ((0, first[1]), (1, first[0])):
+        whole = ranked[table]["id"]
+        at = pc.index_in(whole, ids).fill_null(-1).to_numpy()
+        hits, there = np.flatnonzero(at >= 0), np.full(len(own), -1)
+        there[at[hits]] = hits
+        elsewhere.append(there)
+        ids = whole.take(pa.array(first[0])).combine_chunks() if table == 0 else ids
+        del whole
+    is_new = (elsewhere[1] < 0) | ~is_first[1][elsewhere[1]]
+    return np.stack(
+        [np.concatenate([elsewhere[0], first[0][is_new]]), np.concatenate([first[1], elsewhere[1][is_new]])]
+    )
+
+
+def _moved(ranked: Sequence[RankedFile], rows: NDArray[np.int64], rank: NDArray[np.int64]) -> list[dict[str, Any]]:
+    """Of nodes in these rows of two tables, (2, k), ranks in both, and the kind of evidence that moved as they did."""
+    kinds = [kind for kind in kinds_of(ranked[1]).values() if kind.rank_column in ranked[0].column_names]
+    of_kinds = [one.take(at, [kind.rank_column for kind in kinds]) for one, at in zip(ranked, rows, strict=True)]
+    told = ranked[1].take(rows[1], ["id", "evidence"]).to_pylist()
+    for row, at, before, after in zip(told, range(len(told)), *rank.tolist(), strict=True):
+        row |= {"before": before, "after": after}
+        pairs = [tuple(table[kind.rank_column][at].as_py() for table in of_kinds) for kind in kinds]
         if pairs:
-            way = 1.0 if ranks[0, one] > ranks[1, one] else -1.0  # the kind that moved most, as the node did
+            way = 1.0 if before > after else -1.0  # the kind that moved most, as the node did
             most = max(range(len(pairs)), key=lambda k: way * math.log(pairs[k][0] / pairs[k][1]))
             row |= {"kind": kinds[most].name, "kind_before": pairs[most][0], "kind_after": pairs[most][1]}
-        told.append(row)
     return told
-
-
-def _node_changes(before: pa.Table, after: pa.Table) -> dict[str, Any]:
-    """Nodes that entered and left the flags, by rank, and how many."""
-    out: dict[str, Any] = {}
-    for name, own, other, is_now in (("entered", after, before, True), ("left", before, after, False)):
-        with contextlib.suppress(KeyError):
-            chosen = own.filter(own["flagged"])
-            at = pc.index_in(chosen["id"], other["id"].combine_chunks())
-            was = other["flagged"].combine_chunks().take(at.combine_chunks() if isinstance(at, pa.ChunkedArray) else at)
-            is_other = pc.invert(was.fill_null(False)).to_numpy(zero_copy_only=False)
-            ranks = other["rank"].take(at).to_pylist()
-            rows = [
-                {"id": row["id"], "evidence": row["evidence"]}
-                | dict(zip(("after", "before") if is_now else ("before", "after"), (row["rank"], rank), strict=True))
-                for row, rank, differs in zip(chosen.to_pylist(), ranks, is_other, strict=True)
-                if differs
-            ]
-            out |= {name: rows, f"num_{name}": len(rows)}
-    return out

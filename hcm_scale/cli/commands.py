@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from hcm_scale import __version__
+from hcm_scale.base.names import CASE_CHANGES
 from hcm_scale.cli.imports import quickly
 
 
@@ -149,7 +150,6 @@ def collect(arguments: list[str]) -> str:
 
 REQUIRED = ("torch", "torch-geometric", "numba", "numpy", "scipy", "pyarrow", "hydra-core", "safetensors")
 EXTRAS = {  # the extra that brings it: (a module of it, what it is for)
-    "plots": ("matplotlib", "found.plot in Python"),
     "sweeps": ("submitit", "sweeps on SLURM and in parallel"),
     "sparse": ("torch_sparse", "sampling.backend=torch_sparse"),
     "excel": ("openpyxl", "tables as .xlsx"),
@@ -349,7 +349,8 @@ def show_case(arguments: list[str]) -> str:
     """One case, or what nodes that you know are part of: `hcm-scale case RUN N`, `hcm-scale case RUN --from ID ...`.
 
     N is the number of a case or its id. `--verdict bad` keeps a verdict on it, which is one on the nodes of its core
-    that counts as one when the list is taught; a case that has more of them in a later run is open again. With
+    that counts as one when the list is taught; a case that has more of them in a later run is open again. `--merge M`
+    puts it together with another, `--apart` undoes that, `--out ID` takes members out and `--in ID` back in. With
     `--from` it is told which cases these nodes are part of, given by their ids or by a file with an id a line, or a
     .csv with ids in its first column. Around those in none of several nodes it is the most surprising set, grown node
     by node as long as its surprise rises, and why each was taken; nothing where nothing holds.
@@ -358,17 +359,21 @@ def show_case(arguments: list[str]) -> str:
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a finished run, such as runs/default")
     parser.add_argument("case", nargs="?", metavar="N", help="the number of a case, or its id")
     parser.add_argument("--from", nargs="+", dest="clue", metavar="ID", help="nodes to begin with, or a file of ids")
-    parser.add_argument(
-        "--verdict", choices=("bad", "good", "unsure", "none"), help="say so of case N; none: take back"
-    )
     parser.add_argument("--note", default="", metavar="TEXT", help="kept with the verdict")
-    parser.add_argument("--by", metavar="NAME", help="whose verdict this is; by default the name of the login")
+    parser.add_argument("--by", metavar="NAME", help="who says so; by default the name of the login")
+    said = parser.add_mutually_exclusive_group()
+    said.add_argument("--verdict", choices=("bad", "good", "unsure", "none"), help="say so of case N; none: take back")
+    said.add_argument("--merge", nargs="+", metavar="M", help="put case N together with others")
+    said.add_argument("--apart", action="store_const", const=[], help="case N is told by itself again")
+    said.add_argument("--out", nargs="+", metavar="ID", help="members that do not belong to case N")
+    said.add_argument("--in", nargs="+", metavar="ID", help="members that were taken out of it, and belong to it")
     given = parser.parse_args(arguments)
+    changes = {how: values for how in CASE_CHANGES if (values := vars(given)[how]) is not None}
     if (given.case is None) == (given.clue is None):
         raise ValueError("case takes the number or id of a case, or --from ID: one of them")
-    if given.verdict is None and (given.note or given.by):
+    if given.verdict is None and (given.note or (given.by and not changes)):
         raise ValueError("--note and --by go with --verdict: they are about a verdict")
-    if given.verdict is not None and given.case is None:
+    if given.case is None and (changes or given.verdict):
         raise ValueError("--verdict is on case N, not on nodes: hcm-scale teach takes a table of verdicts on nodes")
     with quickly():
         from hcm_scale.cli.cases import case_from
@@ -377,6 +382,8 @@ def show_case(arguments: list[str]) -> str:
     run = FinishedRun(given.run)
     if given.verdict:
         return run.judge_case(given.case, given.verdict, given.by, given.note)
+    for how, values in changes.items():
+        run.change_case(how, given.case, values, given.by)
     return case_from(run, given.clue) if given.clue else run.explained_text((), (), [given.case])
 
 

@@ -267,7 +267,7 @@ def all_reasons(e: Explanation) -> str:
 def reasons_of(evidence: Evidence, nodes: Sequence[int]) -> list[str]:
     """All reasons of some nodes as sentences, found in threads."""
     return map_slices(
-        len(nodes), lambda part: all_reasons(explain(evidence, nodes[part.start], num_neighbors=0)), size=1
+        len(nodes), lambda chunk: all_reasons(explain(evidence, nodes[chunk.start], num_neighbors=0)), size=1
     )
 
 
@@ -298,7 +298,8 @@ def own_title(e: Explanation | EdgeExplanation, whose: str = "its", who: str = "
     told = ", ".join(f"{word} {amount}" for word, amount in sums.items() if amount)
     count, shown = e.own["num_rows"], len(e.own["rows"])
     strange = sum(row["evidence"] is not None for row in e.own["rows"])
-    every = f"{whose} {count:,} payments" if count > 1 else f"{whose} only payment"
+    noun = "payment" if e.own["paid"] or e.own["received"] else "row"
+    every = f"{whose} {count:,} {noun}s" if count > 1 else f"{whose} only {noun}"
     first = every if shown == count else f"the {shown} strangest of {every}"
     if shown < count and strange < shown:
         first = f"{strange} strange and {shown - strange} more" if strange else f"{shown}, none of them strange,"

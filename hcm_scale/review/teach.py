@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,51 +25,31 @@ from safetensors.numpy import load, save
 from hcm_scale.base import files
 from hcm_scale.base.text import counted
 from hcm_scale.base.threads import run_in_slices
-from hcm_scale.graph import Graph
 from hcm_scale.ingest.policy import InputError
 from hcm_scale.ingest.table_files import TableSource
-from hcm_scale.report.evidence import Evidence
 from hcm_scale.report.wording import reasons_of
 from hcm_scale.review import verdicts
+from hcm_scale.review.cases import judged_cases
 from hcm_scale.review.draw import draw
 from hcm_scale.review.estimate import Estimates, Share
 from hcm_scale.review.learn import Inputs, Lesson, apply_lesson, learn
 from hcm_scale.score import table
 from hcm_scale.score.evidence import nodes_by_group
 from hcm_scale.score.metrics import ranking
-from hcm_scale.stages.purify import Purified
 
 KIND, FORMAT = "hcm_scale taught", 1
 FOLDER, FILE, _LESSON = "taught", "taught.parquet", "lesson.safetensors"
 WORTH = 0.2
 _FIRSTS = (50, 100, 200, 500, 1_000, 2_000, 5_000)
+_FIRST_CASES = (10, 20, 50, 100, 200, 500)
+_SURE = verdicts.NAMES[verdicts.GOOD], verdicts.NAMES[verdicts.BAD]
 _NOT_GIVEN = len(verdicts.NAMES)  # code of a node without a verdict
 _COLUMNS = {"taught": pa.float64(), "taught_rank": pa.int64(), "verdict": pa.string()}
 _MODEL = ("weights", "center", "spread")
 _TYPES: dict[str, Any] = {"scores": str, "files": dict[str, str], "changed": bool, "sentences": list[str]}
 _TYPES |= dict.fromkeys(("num_bad", "num_good", "num_unsure"), int)
 Values = NDArray[np.float64]
-
-
-class Run(Protocol):
-    """What is asked of a finished run (run/finished.py)."""
-
-    folder: Path
-
-    @property
-    def graph(self) -> Graph: ...
-    @property
-    def purified(self) -> Purified: ...
-    @property
-    def ranked(self) -> table.RankedFile: ...
-    @property
-    def evidence(self) -> Evidence: ...
-    @property
-    def identity(self) -> str: ...
-    @property
-    def order(self) -> NDArray[np.int64]: ...
-    def column(self, name: str) -> NDArray[Any]: ...
-    def taught(self) -> "Taught | None": ...
+Run = Any  # run.finished.FinishedRun, in a room above
 
 
 def _words(codes: Any) -> pa.Array:
@@ -133,7 +113,7 @@ class LabelledNodes(NamedTuple):
         if len(absent := ids.filter(pa.array(nodes < 0))):
             shown = verdicts.shown_ids(absent)
             given.notes.append(f"verdicts on {len(absent):,} ids that are not in this graph: {shown}")
-        cases = given.table["case"].combine_chunks().dictionary_encode().indices.fill_null(-1).to_numpy()
+        cases = given.cases.dictionary_encode().indices.fill_null(-1).to_numpy()
         return LabelledNodes(nodes[order], given.codes[order], given.notes, cases[order].astype(np.int64))
 
     def by_node(self, num_nodes: int) -> verdicts.Codes:
@@ -303,10 +283,26 @@ def teach(run: Run, worth: float = WORTH) -> Taught:
         facts["shares"] = {name: [*map(list, estimates.shares(name, firsts))] for name in ("before", "after")}
         facts["worth"] = worth
         facts["worth_reading"] = {name: estimates.worth_reading(name, worth) for name in ("before", "after")}
+    if len(of_cases := case_shares(run, given)):
+        facts["case_shares"] = [*map(list, of_cases)]
     with files.file_lock(run.folder / ".lock", wait=False) as is_free:
         if not is_free:
             raise ValueError(f"{run.folder} is at work: another run or lesson writes to it; the verdicts are kept")
         return _write(run, lesson.taught, order, given, lesson.model, facts)
+
+
+def case_shares(run: Run, given: LabelledNodes) -> list[Share]:
+    """Shares of bad ones among the first cases; none unless cases were judged, and not all of them bad."""
+    if (given.cases < 0).all():
+        return []
+    cases = run.cases
+    judged = sorted(judged_cases(run.graph, cases, verdicts.latest(run.folder)).items())
+    is_bad = {at: said.verdict == verdicts.NAMES[verdicts.BAD] for at, said in judged if said.verdict in _SURE}
+    if all(is_bad.values()):
+        return []
+    firsts = [first for first in _FIRST_CASES if first <= len(cases)] or [len(cases)]
+    estimates = Estimates.of({"cases": np.arange(len(cases))}, np.array([*is_bad]), np.array([*is_bad.values()]))
+    return estimates.shares("cases", firsts)
 
 
 def estimate(run: Run, score: Values, first: int) -> Share:
@@ -355,10 +351,10 @@ def carry_over(trained: Run, run: Run, applies_lesson: bool = True) -> list[str]
     """
     trained_dir, before = trained.folder, verdicts.latest(trained.folder)
     ids = before.table["id"].combine_chunks()
-    nodes, own = verdicts.find_nodes(run.graph, ids), verdicts.latest(run.folder).table["id"].combine_chunks()
-    is_new = pc.invert(pc.is_in(ids, own)).to_numpy(zero_copy_only=False)
-    if (new := before.table.filter(pa.array((nodes >= 0) & is_new))).num_rows:
-        verdicts.append_known(run.folder, new)
+    nodes, own = verdicts.find_nodes(run.graph, ids), verdicts.latest(run.folder)
+    is_new = pc.invert(pc.is_in(ids, own.table["id"].combine_chunks())).to_numpy(zero_copy_only=False)
+    new = before.table.filter(pa.array((nodes >= 0) & is_new))
+    verdicts.append_known(run.folder, new, before.changes.since(own.changes))
     lines = []
     if len(back := np.flatnonzero((nodes >= 0) & (before.codes == verdicts.BAD))):
         ranks = run.column("rank")[nodes[back]]
@@ -412,6 +408,8 @@ def taught_text(taught: Taught) -> str:
         lines += ["", f"worth reading {price}: down to rank {ranks['before']:,} before, {ranks['after']:,} after"]
     elif "taught_by" not in facts:
         lines += ["", "how good the list is takes verdicts on good nodes too: hcm-scale review draws some"]
+    shares = [f"{_share_text(Share(*each))} of the first {each[0]:,}" for each in facts.get("case_shares", ())]
+    lines += ["", f"estimated share of bad cases: {', '.join(shares)}"] if shares else []
     return "\n".join(lines)
 
 

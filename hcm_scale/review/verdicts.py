@@ -7,6 +7,10 @@ graph. A verdict on a case (`review/cases.py`) is a line for each of its nodes, 
 `note`. Of several verdicts on an id the last line counts. The file is no part of a stage, so that a new run in the same
 folder keeps it.
 
+Other words change cases: `part`, case `id` is told as a part of `case`, or by itself where that is its own, and `out`
+or `in`, node `id` is no member of `case`, or one again. A verdict that was given on a case does not count for a node
+that was taken out of it, as long as it is.
+
 Lines are added in one piece under a lock on the file and flushed to the disk: reviewers at the same time lose nothing,
 and a kill or a full disk loses at most what was being written. What is left of such a line is marked by whoever writes
 next, and readers leave it out and say so. Any other line that cannot be read is an error with its number; nothing is
@@ -21,8 +25,9 @@ import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from json.encoder import encode_basestring
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,6 +50,7 @@ from hcm_scale.ingest.table_files import CSV_GAPS, TableFiles, TableSource, open
 FILE, OF = "verdicts.jsonl", "of"
 GOOD, BAD, UNSURE, NONE = range(4)
 NAMES = ("good", "bad", "unsure", "none")  # by code
+_CHANGES = PART, OUT, IN = "part", "out", "in"
 _WORDS = {
     GOOD: "good 0 0.0 false no n g ok okay normal negative legit legitimate genuine clean fine benign",
     BAD: "bad 1 1.0 true yes y b fraud fraudulent anomaly anomalous positive spam banned suspicious odd",
@@ -65,6 +71,49 @@ _WHOLE_NUMBER = re.compile("0|-?[1-9][0-9]{0,18}")
 Codes = NDArray[np.int8]
 
 
+@dataclass(frozen=True)
+class CaseChanges:
+    """What people changed of cases: lines that count, by the case, or the case and the node, that each is about."""
+
+    lines: dict[tuple[str, ...], dict[str, Any]]
+
+    @cached_property
+    def part_of(self) -> dict[str, str]:
+        """The id that each case is told under that is a part of others."""
+        return {key[0]: line["case"] for key, line in self.lines.items() if len(key) == 1 and line["case"] != key[0]}
+
+    def told_under(self, case: str) -> str:
+        return self.part_of.get(case, case)
+
+    def parts(self, under: str) -> list[str]:
+        """The cases that are told under an id, itself, or those of one that is no case by itself."""
+        return [under] * (under not in self.part_of) + [case for case, own in self.part_of.items() if own == under]
+
+    @cached_property
+    def taken_out(self) -> list[tuple[str, str]]:
+        """Cases, and nodes that are none of their members."""
+        return [(key[0], key[1]) for key, line in self.lines.items() if line["verdict"] == OUT]
+
+    @staticmethod
+    def of(lines: pa.Table) -> "CaseChanges":
+        counting: dict[tuple[str, ...], dict[str, Any]] = {}
+        for line in lines.to_pylist():
+            key = (line["id"],) if line["verdict"] == PART else (line["case"], line["id"])
+            counting.pop(key, None)
+            counting[key] = line
+        return CaseChanges(counting)
+
+    def since(self, known: "CaseChanges") -> list[dict[str, Any]]:
+        """Lines about what another run has said nothing of."""
+        return [line for key, line in self.lines.items() if key not in known.lines]
+
+    def counting(self, lines: pa.Table) -> pa.Table:
+        """Lines with verdicts, but those on cases that their nodes were taken out of."""
+        pairs = pc.binary_join_element_wise(lines["case"].cast(_TEXT), lines["id"], pa.scalar("\n", _TEXT))
+        out = pa.array(["\n".join(pair) for pair in self.taken_out], _TEXT)
+        return lines.filter(pc.invert(pc.is_in(pairs, out))) if len(out) else lines
+
+
 class Verdicts(NamedTuple):
     """The verdict that counts of every id, in the order of the file: the columns id, code, time, by, case and note.
 
@@ -73,10 +122,18 @@ class Verdicts(NamedTuple):
 
     table: pa.Table
     notes: list[str]
+    changes: CaseChanges
 
     @property
     def codes(self) -> Codes:
         return self.table["code"].to_numpy()
+
+    @property
+    def cases(self) -> pa.Array:
+        """The case that the verdict of every row is told with now, null for none."""
+        case = self.table["case"].combine_chunks()
+        at = pc.index_in(case, pa.array([*self.changes.part_of], pa.string()))
+        return pc.coalesce(pa.array([*self.changes.part_of.values()], pa.string()).take(at), case)
 
     def by_id(self) -> dict[str, str]:
         return dict(zip(self.table["id"].to_pylist(), (NAMES[code] for code in self.codes.tolist()), strict=True))
@@ -86,7 +143,7 @@ class Verdicts(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A verdict on an id, one of NAMES, and the case that it was given on, if any, with a note."""
+    """A verdict on an id, one of NAMES, and the case that it was given on, if any, with a note; or a case's change."""
 
     name: Any
     verdict: str
@@ -95,21 +152,22 @@ class Line(NamedTuple):
 
 
 def append(run_dir: Path, given: Iterable[tuple[Any, ...]], by: str | None = None) -> None:
-    """Adds verdicts, a `Line` or (id, one of NAMES) each, of a person, by default the user of this process."""
+    """Adds lines, a `Line` or (id, one of NAMES) each, of a person, by default the user of this process."""
     stamp, lines = _stamp(_user() if by is None else by, datetime.now(UTC)), []
     for line in itertools.starmap(Line, given):
-        if line.verdict not in NAMES:
+        if line.verdict not in (*NAMES, *(_CHANGES if line.case else ())):
             raise ValueError(f"verdict {line.verdict!r} on {line.name!r} is not legal; legal are {', '.join(NAMES)}")
         lines.append(_line(line, stamp))
     _append(run_dir, lines)
 
 
-def append_known(run_dir: Path, given: pa.Table) -> None:
-    """Adds verdicts of another run with their time and author: rows of a `Verdicts.table`."""
-    for batch in given.to_batches(_LINES_AT_ONCE):
-        rows = batch.to_pylist()
-        said = [Line(row["id"], NAMES[row["code"]], row["case"] or "", row["note"] or "") for row in rows]
-        stamps = [_stamp(row["by"] or "", row["time"]) for row in rows]
+def append_known(run_dir: Path, given: pa.Table, changes: Iterable[dict[str, Any]] = ()) -> None:
+    """Adds lines of another run with their time and author: rows of a `Verdicts.table`, and lines that change cases."""
+    codes = (row for batch in given.to_batches(_LINES_AT_ONCE) for row in batch.to_pylist())
+    rows = itertools.chain(changes, (row | {"verdict": NAMES[row["code"]]} for row in codes))
+    while some := [*itertools.islice(rows, _LINES_AT_ONCE)]:
+        said = [Line(row["id"], row["verdict"], row["case"] or "", row["note"] or "") for row in some]
+        stamps = [_stamp(row["by"] or "", row["time"]) for row in some]
         _append(run_dir, [_line(*one) for one in zip(said, stamps, strict=True)])
 
 
@@ -157,6 +215,10 @@ def latest(run_dir: Path) -> Verdicts:
     """The verdicts of a run that count; none where there is no file. FolderError names a line that is damaged."""
     path, notes = files.path_inside(run_dir, FILE), list[str]()
     lines = pa.concat_tables([_SCHEMA.empty_table(), *(_slices(path, notes) if path.exists() else ())])
+    is_change = pc.is_in(lines["verdict"], pa.array(_CHANGES))
+    changes = CaseChanges.of(lines.filter(is_change))
+    if changes.lines:
+        lines = changes.counting(lines.filter(pc.invert(is_change)))
     (ids, number, last), codes = last_rows(lines["id"]), pc.index_in(lines["verdict"], pa.array(NAMES)).to_numpy()
     counts = codes[last[number]]
     taken_back = np.full(len(ids), -1)
@@ -167,7 +229,7 @@ def latest(run_dir: Path) -> Verdicts:
         notes.append(f"different verdicts on the same node, of which the last one counts: {shown}")
     rows = np.sort(last[codes[last] != NONE])
     kept = lines.select(["id", *dict(_ABOUT)]).take(pa.array(rows))
-    return Verdicts(kept.append_column("code", pa.array(codes[rows].astype(np.int8))), notes)
+    return Verdicts(kept.append_column("code", pa.array(codes[rows].astype(np.int8))), notes, changes)
 
 
 def last_rows(ids: pa.ChunkedArray) -> tuple[pa.Array, NDArray[np.integer], NDArray[np.int64]]:
@@ -214,10 +276,14 @@ def _read_lines(text: bytes) -> pa.Table:
     if not text.strip():
         return _SCHEMA.empty_table()
     options = pajson.ParseOptions(explicit_schema=_SCHEMA, unexpected_field_behavior="ignore")
-    lines = pajson.read_json(io.BytesIO(text), parse_options=options)
+    whole = pajson.ReadOptions(block_size=len(text) + 1)  # no line is longer than a block
+    lines = pajson.read_json(io.BytesIO(text), whole, options)
     lines.validate(full=True)
-    if lines["id"].null_count or not pc.all(pc.is_in(lines["verdict"], pa.array(NAMES))).as_py():
+    words, is_change = lines["verdict"], pc.is_in(lines["verdict"], pa.array(_CHANGES))
+    if lines["id"].null_count or not pc.all(pc.or_(is_change, pc.is_in(words, pa.array(NAMES)))).as_py():
         raise ValueError("a line has no id, or no verdict")
+    if pc.any(pc.and_(is_change, pc.is_null(lines["case"]))).as_py():
+        raise ValueError("a line that changes a case names none")
     return lines
 
 

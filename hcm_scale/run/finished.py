@@ -45,7 +45,7 @@ from hcm_scale.report.evidence import Evidence
 from hcm_scale.report.explain import Explanation, explain
 from hcm_scale.report.write import notebook_html
 from hcm_scale.review import teach, verdicts
-from hcm_scale.review.cases import judge_case, judged_cases
+from hcm_scale.review.cases import change_lines, changed_cases, judge_case, judged_cases
 from hcm_scale.rows.evidence import open_row_evidence
 from hcm_scale.run import sources
 from hcm_scale.run.sources import Trained
@@ -86,6 +86,8 @@ class FinishedRun:
     def __init__(self, folder: Path | str, *, trained: "FinishedRun | None" = None, keeps: Any = None) -> None:
         self.folder, self._keeps = Path(folder), keeps
         self._folders: dict[str, Path] = {}
+        self._given: tuple[Any, verdicts.Verdicts] | None = None
+        self._changed: tuple[verdicts.CaseChanges, Cases] | None = None
         if trained is not None:
             self.trained = trained
 
@@ -241,30 +243,46 @@ class FinishedRun:
         return "\n\n\n".join(texts)
 
     @cached_property
-    def cases(self) -> Cases:
+    def found_cases(self) -> Cases:
         """What belongs together among the nodes that stand out; found now where the run ended with its scores."""
         if "cases" in self.keys:
             return open_cases(self.stage("cases"), self.graph)
         return cases.find(self.graph, self.ranked, self.evidence.rows)
 
+    @property
+    def cases(self) -> Cases:
+        """The cases as people have changed them by now."""
+        changes = self.verdicts().changes
+        if self._changed is None or self._changed[0] is not changes:
+            self._changed = changes, changed_cases(self.graph, self.found_cases, changes, lambda: self.column("p"))
+        return self._changed[1]
+
     def case(self, name: str) -> dict[str, Any]:
         """All that is told of a case, by its number or id, and what was said of it."""
-        at = self.cases.position(str(name))
-        judged = judged_cases(self.graph, self.cases, self.verdicts()).get(at)
-        return describe(self.evidence, self.cases, at) | {"judged": "" if judged is None else judged.text()}
+        cases = self.cases
+        at = cases.position(str(name))
+        judged = judged_cases(self.graph, cases, self.verdicts()).get(at)
+        return describe(self.evidence, cases, at) | {"judged": "" if judged is None else judged.text()}
 
     def reopened_lines(self) -> list[str]:
         """A line for each case that was judged and has nodes that were not there then."""
         if "cases" not in self.keys:
             return []
-        judged = sorted(judged_cases(self.graph, self.cases, self.verdicts()).items())
-        return [f"case {at + 1:,} ({self.cases.id_of(at)}): {said.text()}" for at, said in judged if said.num_new]
+        cases = self.cases
+        judged = sorted(judged_cases(self.graph, cases, self.verdicts()).items())
+        return [f"{cases.name_of(at)}: {said.text()}" for at, said in judged if said.num_new]
 
     def judge_case(self, name: str, verdict: str, by: str | None = None, note: str = "") -> str:
         """Keeps a verdict on a case, which is one on the nodes of its core; what there is to say of it."""
-        at = self.cases.position(str(name))
-        verdicts.append(self.folder, judge_case(self.graph, self.cases, at, verdict, note), by)
-        return f"case {at + 1:,} ({self.cases.id_of(at)}): {verdict}, {counted(len(self.cases[at].core), 'node')}"
+        cases = self.cases
+        at = cases.position(str(name))
+        verdicts.append(self.folder, judge_case(self.graph, cases, at, verdict, note), by)
+        return f"{cases.name_of(at)}: {verdict}, {counted(len(cases[at].core), 'node')}"
+
+    def change_case(self, how: str, name: str, values: Sequence[str] = (), by: str | None = None) -> None:
+        """Puts a case together with others, `merge`, or `apart` again, or takes members `out` or `in`."""
+        lines = change_lines(self.graph, self.cases, self.verdicts().changes, how, str(name), values)
+        verdicts.append(self.folder, lines, by)
 
     def html(self, count: int = 10) -> str:
         """The run as a piece of HTML for a notebook, with the first `count` nodes."""
@@ -374,8 +392,11 @@ class FinishedRun:
     # Verdicts.
 
     def verdicts(self) -> verdicts.Verdicts:
-        """The verdicts that count now."""
-        return verdicts.latest(self.folder)
+        """The verdicts that count now, read when the file has changed."""
+        state = files.state_of(self.folder / verdicts.FILE)  # before reading: what comes later is seen
+        if self._given is None or self._given[0] != state:
+            self._given = state, verdicts.latest(self.folder)
+        return self._given[1]
 
     def taught(self) -> teach.Taught | None:
         """What verdicts have taught; None if nothing, or before the scores were made again."""

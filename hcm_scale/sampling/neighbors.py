@@ -220,8 +220,6 @@ def make_batch(pairs: PairBatch, x: ModelInput, sample: NeighborSampler, *, inpu
     """
     seeds, positions = np.unique(np.concatenate([pairs.u, pairs.v]), return_inverse=True)
     nodes, blocks = sample(seeds, key(pairs.epoch, pairs.step))
-    if len(nodes) and nodes.max() >= len(x):
-        raise ValueError(f"x has {len(x)} rows; the batch needs the attributes of node {nodes.max()}")
     if isinstance(x, Propagated):
         rows = x.rows(nodes)
     else:

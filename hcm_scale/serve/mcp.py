@@ -87,7 +87,7 @@ class Tools:
             .to_pylist()
         )
         for one in listed:
-            core = cases[one["case"] - 1].core[:5].tolist()
+            core = cases[cases.position(one["case_id"])].core[:5].tolist()
             one["first_members"] = [self._views.graph.external_id(node) for node in core]
         return {"total": len(cases), "num_flagged": cases.num_flagged, "cases": listed}
 
@@ -104,7 +104,7 @@ class Tools:
         if self._since is None:
             told = copy.deepcopy(run.cases.changes)
         else:
-            before, after = (Known.of(one.graph, one.cases) for one in (FinishedRun(self._since), run))
+            before, after = (Known.of(one.graph, one.found_cases) for one in (FinishedRun(self._since), run))
             told = {"since": str(self._since)} | changes(before, after, match(before, after))
         if told is None:
             raise ValueError("this run was made without since=, and hcm-scale mcp was started without --since OLD")
@@ -160,6 +160,8 @@ class Tools:
         """Stores bad, good, unsure, or none to take one back, on the node of an id, or a case. Ask a person first."""
         if (id == "") == (case_id == ""):
             raise ValueError("say one of id and case_id")
+        if note and not case_id:
+            raise ValueError("note is kept with a case_id alone")
         if case_id.strip().isdecimal() and len(case_id.strip()) < 10:
             why = "a number is another case once the run is made again"
             raise ValueError(f"case_id={case_id!r} is not legal; it is the case_id that cases lists: {why}")

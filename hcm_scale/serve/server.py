@@ -37,6 +37,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, UndefinedError
 from numpy.typing import NDArray
 
 from hcm_scale.base import console, files
+from hcm_scale.base.names import CASE_CHANGES
 from hcm_scale.cases.clue import grow_from
 from hcm_scale.cases.drawing import drawn
 from hcm_scale.cases.find import structure_of
@@ -47,7 +48,7 @@ from hcm_scale.report.page import PAGE_ROWS, policy, templates
 from hcm_scale.report.wording import kind_words, reasons_of, terms
 from hcm_scale.report.write import stream_csv
 from hcm_scale.review import teach, verdicts
-from hcm_scale.review.cases import CaseVerdict, judge_case, judged_cases
+from hcm_scale.review.cases import CaseVerdict, change_lines, judge_case, judged_cases
 from hcm_scale.run.finished import FinishedRun
 from hcm_scale.score import table
 from hcm_scale.serve.search import Filter, find_rows, passing_rows
@@ -151,7 +152,7 @@ class Views:
         """The ids that a filter by verdict keeps or leaves out; `none` is for nodes without one."""
         if verdict not in ("", *verdicts.NAMES):
             raise ValueError(f"verdict={verdict} is not legal; legal are {', '.join(verdicts.NAMES)}")
-        given = self._verdicts()
+        given = self.run.verdicts()
         if verdict in ("", "none"):
             return {"but": given.table["id"]} if verdict else {}
         return {"only": given.table["id"].filter(pa.array(given.codes == verdicts.NAMES.index(verdict)))}
@@ -196,9 +197,11 @@ class Views:
 
     def cases(self, asked: dict[str, str]) -> str:
         """One page of cases with what was said of each, as HTML."""
-        cases, last = self.run.cases, max(0, (len(self.run.cases) - 1) // _CASES)
-        page = _whole("page", asked.get("page", "0"), 0, last)
-        places, said = range(page * _CASES, min(len(cases), (page + 1) * _CASES)), self._judged_cases()
+        cases = self.run.cases
+        last = max(0, (len(cases) - 1) // _CASES)
+        page = min(last, _whole("page", asked.get("page", "0"), 0, len(self.run.found_cases)))  # there may be fewer now
+        places = range(page * _CASES, min(len(cases), (page + 1) * _CASES))
+        said = judged_cases(self.graph, cases, self.run.verdicts())
         with self._lock:
             shown = [drawn(self.run.evidence, cases, at) for at in places]
         for at, case in zip(places, shown, strict=True):
@@ -209,7 +212,8 @@ class Views:
 
     def around(self, asked: dict[str, str]) -> str:
         """Nodes around a case by which the surprise of the whole would rise, as HTML."""
-        case, run = self.run.cases[self.run.cases.position(asked.get("case", ""))], self.run
+        cases, run = self.run.cases, self.run
+        case = cases[cases.position(asked.get("case", ""))]
         with self._lock:
             taken = grow_from(structure_of(self.graph), case.members.tolist(), run.column("p"), run.evidence.rows)
             ranks = run.column("rank")
@@ -219,14 +223,23 @@ class Views:
         ]
         return _templates().get_template("served_around.html").render(around=around, num_nodes=self.ranked.num_rows)
 
-    def _judged_cases(self) -> dict[int, CaseVerdict]:
-        return judged_cases(self.graph, self.run.cases, self._verdicts())
-
     def _judge_case(self, asked: Mapping[str, Any]) -> str:
-        name, note = str(asked["case"]), str(asked.get("note", ""))
-        at = self.run.cases.position(name)
-        self._store(judge_case(self.graph, self.run.cases, at, str(asked.get("verdict", "")), note))
-        return json.dumps(_told(self._judged_cases().get(at)) | {"counts": self._counts()})
+        name, cases = str(asked["case"]), self.run.cases
+        at = cases.position(name)
+        self._store(judge_case(self.graph, cases, at, str(asked.get("verdict", "")), str(asked.get("note", ""))))
+        said = judged_cases(self.graph, cases, self.run.verdicts()).get(at)
+        return json.dumps(_told(said) | {"counts": self._counts()})
+
+    def change_case(self, asked: Mapping[str, Any]) -> str:
+        """Puts a case together with others, or takes members out of it; what moved, and where it is now, as JSON."""
+        how, name, values = (asked.get(key) for key in ("how", "case", "values"))
+        given = [how, name, *(values if isinstance(values, list) else [None])]
+        if how not in CASE_CHANGES or not all(isinstance(text, str) for text in given):
+            raise ValueError(f"legal is how, one of {', '.join(CASE_CHANGES)}, a case, and a list of values, all texts")
+        lines = change_lines(self.graph, self.run.cases, self.run.verdicts().changes, given[0], given[1], given[2:])
+        self._store(lines)
+        at = (cases := self.run.cases).position(given[1])
+        return json.dumps({"moved": [line.name for line in lines], "case": cases.id_of(at), "page": at // _CASES})
 
     def _store(self, lines: Sequence[Any]) -> None:
         try:
@@ -262,14 +275,11 @@ class Views:
 
     def _current(self, path: Path, read: Callable[[], Kept]) -> Kept:
         """read(), kept until the file at `path` changes."""
-        state = _state(path)  # before reading: what comes later is seen
+        state = files.state_of(path)  # before reading: what comes later is seen
         if path not in self._kept or self._kept[path][0] != state:
             self._kept[path] = state, read()
         kept: Kept = self._kept[path][1]
         return kept
-
-    def _verdicts(self) -> verdicts.Verdicts:
-        return self._current(self.run_dir / verdicts.FILE, self.run.verdicts)
 
     def _taught(self) -> tuple[str, NDArray[np.int64]] | None:
         """What verdicts have taught, in words, and the taught rank of every row; None where nothing was taught."""
@@ -282,12 +292,12 @@ class Views:
         return teach.taught_text(taught), taught.column("taught_rank")[self.ranked["node"].to_numpy()]
 
     def _counts(self) -> dict[str, int]:
-        codes = self._verdicts().codes
+        codes = self.run.verdicts().codes
         return {"verdicts": len(codes), "bad": int(np.count_nonzero(codes == verdicts.BAD))}
 
     def verdicts_on(self, ids: pa.ChunkedArray) -> dict[str, list[str]]:
         """The verdict on each node of `ids`, empty where there is none, and who gave it."""
-        table = self._verdicts().table
+        table = self.run.verdicts().table
         names = ids.cast(table["id"].type)
         given = {row["id"]: row for row in table.filter(pc.is_in(table["id"], names)).to_pylist()}
         rows = [given.get(name) for name in names.to_pylist()]
@@ -304,6 +314,7 @@ _ANSWERS: dict[tuple[str, str], tuple[str, Callable[[Views, dict[str, Any]], str
     ("GET", "edges"): ("text/html", Views.edges),
     ("GET", "cases"): ("text/html", Views.cases),
     ("GET", "around"): ("text/html", Views.around),
+    ("POST", "cases"): ("application/json", Views.change_case),
     ("POST", "verdicts"): ("application/json", Views.judge),
     ("POST", "review"): ("application/json", Views.to_review),
     ("POST", "teach"): ("application/json", Views.rank_again),
@@ -312,11 +323,6 @@ _ANSWERS: dict[tuple[str, str], tuple[str, Callable[[Views, dict[str, Any]], str
 
 def _told(said: CaseVerdict | None) -> dict[str, str]:
     return {"verdict": said.verdict if said else "", "judged": said.text() if said else ""}
-
-
-def _state(path: Path) -> tuple[int, int, int] | None:
-    state = path.stat() if path.exists() else None
-    return state and (state.st_ino, state.st_size, state.st_mtime_ns)
 
 
 def _whole(name: str, text: str, low: int, high: int) -> int:
@@ -350,14 +356,14 @@ class Server(ThreadingHTTPServer):
 
     def _open(self) -> tuple[Any, Views]:
         run_dir, by, trusts_queries = self._of_run
-        state = _state(run_dir / console.STAGES_FILE)  # before reading: what comes later is seen
+        state = files.state_of(run_dir / console.STAGES_FILE)  # before reading: what comes later is seen
         return state, Views(FinishedRun(run_dir), by, trusts_queries)
 
     @property
     def views(self) -> Views:
         """What is shown; opened again once the run was made again. ValueError while it is being made."""
         with self._lock:
-            if _state(self._of_run[0] / console.STAGES_FILE) != self._state:
+            if files.state_of(self._of_run[0] / console.STAGES_FILE) != self._state:
                 self._state, self._views = self._open()
             return self._views
 

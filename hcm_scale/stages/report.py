@@ -117,7 +117,7 @@ def cases_of_report(evidence: Evidence, folder: Path) -> dict[str, Any] | None:
     shown = [drawn(evidence, cases, at) for at in range(count)]
     counts: dict[str, Any] = {"num": len(cases), "num_flagged": cases.num_flagged, "changes": None}
     if cases.changes is not None:
-        lines = changes_text(cases.changes, {cases.id_of(at): at + 1 for at in range(len(cases))})
+        lines = changes_text(cases.changes, cases)
         counts["changes"] = {"line": f"since {cases.changes['since']}: {changes_line(cases.changes)}", "lines": lines}
     return {"shown": shown} | counts if shown else None
 

@@ -125,11 +125,7 @@ class Recipe:
         """One fan-out per sampled layer, input side first."""
         num_blocks = self.network.num_layers - self.batching.exact_first_hop
         given = self.batching.fan_outs
-        if len(given) not in (1, num_blocks):
-            raise ValueError(
-                f"fan_outs={list(given)} must have one entry for all layers, or one for each of the {num_blocks} that "
-                "are sampled"
-            )
+        assert len(given) in (1, num_blocks)
         return given * num_blocks if len(given) == 1 else given
 
     @property
@@ -164,11 +160,7 @@ class Training:
     seed: int
 
     def __post_init__(self) -> None:
-        if not self.labels.plan.num_nodes == self.structure.num_nodes == len(self.x):
-            raise ValueError(
-                f"labels are over {self.labels.plan.num_nodes} nodes, the graph has {self.structure.num_nodes} and the "
-                f"features {len(self.x)} rows: they must belong to one graph"
-            )
+        assert self.labels.plan.num_nodes == self.structure.num_nodes == len(self.x)
 
     @property
     def model(self) -> dict[str, Any]:
@@ -202,11 +194,6 @@ class Record:
 
     checkpoint_every: int
     log_every: int = 20
-
-    def __post_init__(self) -> None:
-        for name in ("checkpoint_every", "log_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
 
 
 def train(training: Training, out: Path, *, device: str, workers: int, record: Record, world: World = ALONE) -> Samples:

@@ -34,11 +34,12 @@ def test_ids__last_while_members_come_and_go():
 
 
 def test_changes__new_gone_and_the_same_are_told():
-    told = following(cases_of([1, 2, 3], [20, 21, 22]), cases_of([1, 2, 3], [30, 31])).changes
+    cases = following(cases_of([1, 2, 3], [20, 21, 22]), cases_of([1, 2, 3], [30, 31]))
+    told = cases.changes
     assert [one["members"] for one in told["new"]] == [["30", "31"]]
     assert [one["members"] for one in told["gone"]] == [["20", "21", "22"]]
     assert told["num_same"] == 1
-    lines = changes_text(told, {told["new"][0]["id"]: 2})
+    lines = changes_text(told, cases)
     assert lines[0] == f"case 2 ({told['new'][0]['id']}) new: 30, 31"
 
 

@@ -1,10 +1,13 @@
 """Cases of a table of payments, as a person reads them: who does what, money, dates, drawings, files and commands."""
 
 import json
+import math
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC
+from itertools import pairwise
 
 import networkx as nx
 import openpyxl
@@ -13,11 +16,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from hcm_scale.cases.clue import Taken
+from hcm_scale.cases.describe import case_page, describe
 from hcm_scale.cases.drawing import draw
+from hcm_scale.cases.tables import case_table, row_table
 from hcm_scale.cli import cases as cases_of_cli
 from hcm_scale.review import teach, verdicts
 from hcm_scale.run.finished import FinishedRun
-from tests.cases.conftest import COLLECTOR, PAYERS, RING, TAKER, payments, run_of
+from tests.cases.conftest import COLLECTOR, DAY, PAYERS, RING, TAKER, payments, run_of
 from tests.helpers import small_detector
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -60,6 +65,20 @@ def test_case__of_a_collector_has_where_the_money_went(run):
     assert sum(sent) == pytest.approx(0.95 * came, abs=0.02)
 
 
+def test_times__of_steps_are_told_as_the_table_has_them(run):
+    kept = replace(run.evidence.rows, steps=DAY)
+    evidence, at = replace(run.evidence, rows=kept), int(run.cases.of_node(run.graph.node_of(RING[0]))[0])
+    times = kept.rows.time[run.cases[at].rows] / DAY
+    page = case_page(describe(evidence, run.cases, at))
+    assert f"step {times.min():,.0f} " in page
+    assert [line.split()[1] for line in page.splitlines() if line.startswith("  step ")] == [f"{t:,.0f}" for t in times]
+    about = case_table(run.cases, evidence).slice(at, 1).to_pylist()[0]
+    assert (about["first"], about["last"]) == pytest.approx((times.min(), times.max()))
+    rows = row_table(evidence, run.cases)
+    own = rows.filter(pc.equal(rows["case"], at + 1))["time"].to_pylist()
+    assert own == pytest.approx(times.tolist())
+
+
 def test_money__into_and_out_of_a_case_is_that_of_the_table(run, tmp_path):
     told = case_with(run, COLLECTOR)
     table = pq.read_table(run.folder.with_suffix(".parquet"))
@@ -89,6 +108,27 @@ def test_drawing__has_an_arrow_for_every_pair_that_pays_and_stays_in_its_box(run
         "rows": [row for row in told["rows"] if (row["payer"], row["payee"]) in steps and row["amount"] > 200]
     }
     assert [n["id"] for n in draw(alone, [])["nodes"]] == RING  # in the order of their payments, round the circle
+
+
+def test_drawing__of_many_who_pass_on_has_labels_that_cover_no_member_and_no_other_label():
+    roles = ["pays in"] + ["passes on"] * 11 + ["is paid"] * 2
+    ids = [f"a{100 + at}" for at in range(len(roles))]
+    members = [{"id": name, "role": role, "core": True} for name, role in zip(ids, roles, strict=True)]
+    rows = [{"payer": a, "payee": b, "amount": 1.0, "time": 0.0} for a, b in pairwise(ids)]
+    boxes = []
+    for node in draw({"members": members, "rows": rows}, [])["nodes"]:
+        x, y, width = node["x"], node["y"], 5.5 * len(node["label"])
+        left, low = {"left": (x - 9 - width, y - 4), "right": (x + 9, y - 4), "above": (x - width / 2, y - 17)}[
+            node["side"]
+        ]
+        boxes += [(left, low, left + width, low + 8), (x - 5, y - 5, x + 5, y + 5)]
+    over = [
+        (a, b)
+        for at, a in enumerate(boxes)
+        for b in boxes[:at]
+        if a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+    ]
+    assert over == []
 
 
 def test_report__begins_with_cases_drawn_without_a_script(run):
@@ -193,8 +233,21 @@ def check_moved(old: FinishedRun, new: FinishedRun, nodes: dict) -> None:
         row for name, row in after.items() if row["flagged"] and not (name in before and before[name]["flagged"])
     ]
     assert [row["id"] for row in entered] == [row["id"] for row in nodes["entered"]]  # all of them
-    moves = [one["before"] / one["after"] for one in nodes["moved"]]
-    assert [max(m, 1 / m) for m in moves] == sorted((max(m, 1 / m) for m in moves), reverse=True)
+    left = [row for name, row in before.items() if row["flagged"] and not (name in after and after[name]["flagged"])]
+    assert [row["id"] for row in left] == [row["id"] for row in nodes["left"]]
+    for one in (*nodes["entered"], *nodes["left"]):
+        ranks = [table[one["id"]]["rank"] if one["id"] in table else None for table in (before, after)]
+        assert [one["before"], one["after"]] == ranks
+    pairs = [(before[name], after[name]) for name in before.keys() & after.keys()]
+    far = [
+        abs(math.log(was["rank"] / now["rank"]))
+        for was, now in pairs
+        if was["flagged"] == now["flagged"]
+        and was["rank"] != now["rank"]
+        and min(was["rank"], now["rank"]) <= max(len(before), len(after)) / 10
+    ]
+    assert far
+    assert [abs(math.log(one["before"] / one["after"])) for one in nodes["moved"]] == sorted(far, reverse=True)[:20]
     for one in nodes["moved"]:
         was, now, kind = before[one["id"]], after[one["id"]], one["kind"]
         assert was["flagged"] == now["flagged"]
@@ -235,6 +288,21 @@ def test_verdict__on_a_case_lasts_and_the_case_is_open_again_when_it_grows(hcm_s
 
     assert hcm_scale("case", str(copied), name, "--verdict", "none").returncode == 0
     assert first.case(name)["judged"] == ""
+
+
+def test_teach__estimates_the_share_of_bad_cases(run, tmp_path):
+    own = FinishedRun(shutil.copytree(run.folder, tmp_path / "own"))
+    verdicts.append(own.folder, [("a1", "good"), ("a2", "bad")])
+    assert "cases" not in teach.taught_text(teach.teach(own))
+    for number in range(1, 1 + len(own.cases)):
+        own.judge_case(str(number), "bad" if number < 3 else "good")
+    (first, *_) = shares = teach.case_shares(own, teach.LabelledNodes.of(own))
+    count = len(own.cases)
+    assert [share.first for share in shares] == ([n for n in (10, 20, 50, 100, 200, 500) if n <= count] or [count])
+    told = [own.case(str(number))["judged"] for number in range(1, 1 + first.first)]  # a node may be of two cases
+    assert first.low <= sum(said.startswith("Judged bad") for said in told) / first.first <= first.high
+    text = teach.taught_text(teach.teach(own))
+    assert f"of the first {first.first}" in text.split("estimated share of bad cases: ")[1]
 
 
 def test_python__has_cases_as_a_table_and_each_as_text_and_drawing(run, tmp_path):

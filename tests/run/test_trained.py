@@ -16,6 +16,7 @@ from safetensors.numpy import load_file, save_file
 from scipy import sparse
 
 from hcm_scale.base.files import FolderError, read_sealed, write_sealed
+from hcm_scale.cli.cases import diff
 from hcm_scale.cli.commands import export_run
 from hcm_scale.config import Config, TablesGraph
 from hcm_scale.graph import Graph
@@ -401,6 +402,12 @@ def test_since__tells_that_columns_are_coded_in_another_way_unless_the_model_is_
         pipeline.run(config, until="score")
     said = [export_run([str(run), str(tmp_path / "new.csv"), "--since", str(runs[0])]) for run in runs]
     assert ["['kind'] became attributes in another way" in text for text in said] == [False, True, False]
+    told = [diff(FinishedRun(runs[0]), FinishedRun(run), as_json=False).splitlines()[0] for run in runs]
+    assert [line.startswith(f"{runs[0]}: ['kind'] became attributes in another way") for line in told] == [
+        False,
+        True,
+        False,
+    ]
     again = small(tmp_path / "again")
     again.graph = write_tables(tmp_path / "of again", kinds, age=rng.random(140))
     check_earlier(replace(again, since=str(runs[0])), FinishedRun(runs[1]).graph)

@@ -13,7 +13,7 @@ from hcm_scale.score.kinds.around import Around
 from hcm_scale.score.kinds.burst import has_times
 from hcm_scale.score.kinds.inputs import KindInputs
 from hcm_scale.score.kinds.kind import ROW_KIND, Column, Reason, Values
-from hcm_scale.score.kinds.row_phrases import amount_text, evidence_of, length_text, row_facts
+from hcm_scale.score.kinds.row_phrases import amount_text, at_once_text, evidence_of, length_text, row_facts
 
 
 def _flow_of(made: MadeEvidence) -> Flow:
@@ -66,9 +66,10 @@ def _row_sentence(evidence: Any, row: int) -> str:
     rows, came = evidence.rows, int(evidence.rows.links["came_by"][row])
     if came < 0:
         return "its payee passes what it receives on within hours or days, nearly whole"
-    length = length_text(float(rows.rows.time[row] - rows.rows.time[came]), rows.steps)
+    time, before = (float(rows.rows.time[each]) for each in (row, came))
+    when = f"{length_text(time - before, rows.steps)} before" if time > before else at_once_text(time, rows.steps)
     share = 100.0 * rows.amounts[row] / rows.amounts[came]
-    return f"it passes on {share:.3g} % of {amount_text(row_facts(evidence, came))} that came {length} before"
+    return f"it passes on {share:.3g} % of {amount_text(row_facts(evidence, came))} that came {when}"
 
 
 PASSED_ON = ROW_KIND(

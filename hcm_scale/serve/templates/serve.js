@@ -207,9 +207,9 @@
   }
 
   function onKey(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input")) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select")) return;
     const verdicts = { b: "bad", g: "good", u: "unsure" };
-    const others = { z: undo, Backspace: undo, n: next, j: next };
+    const others = { z: undo, Backspace: undo, n: next, j: next, ...(onCases() && { m: next }) };
     const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
     if (key === "Enter" && event.target === document.body && current) open(current);
     if (!(key in verdicts || key in others)) return;
@@ -241,10 +241,10 @@
 
   // Cases: pages of cards, asked for when the tab is opened. `bars` are their verdict bars, keys are about `bar`.
   let [casePage, bars, bar] = [0, [], null];
-  const givenCases = []; // [bar, verdict before], the last one is undone first
+  const undos = []; // what takes back each thing that was said of cases, the last one first
   const onCases = () => location.hash === "#cases";
 
-  async function openCases() {
+  async function openCases(marked) {
     if (!onCases()) return;
     const [section, list] = [element("cases"), element("case-list")];
     section.hidden = false;
@@ -253,15 +253,17 @@
       list.innerHTML = await askAfterVerdicts("cases?page=" + casePage);
       bars = [...list.querySelectorAll(".case-verdict")];
       bars.forEach(caseButtons);
-      markCase(bars[0]);
+      markCase(barOf(marked) || bars[0]);
       const pages = list.querySelector(".pages");
       element("cases-before").disabled = casePage === 0;
       element("cases-after").disabled = casePage >= Number(pages.dataset.last);
     } catch (error) {
       list.textContent = error.message;
     }
-    section.scrollIntoView();
+    (barOf(marked)?.closest("article") || section).scrollIntoView();
   }
+
+  const barOf = (name) => bars.find((one) => one.dataset.case === name);
 
   function caseButtons(one) {
     const card = one.closest("article");
@@ -278,6 +280,7 @@
     one.append(box, note);
     card.addEventListener("click", () => markCase(one));
     memberButtons(card.querySelector(".one-member"));
+    changeButtons(card, one.dataset.case);
     const around = card.querySelector(".around");
     around.addEventListener("toggle", async () => {
       const inside = around.lastElementChild;
@@ -290,6 +293,40 @@
       }
     });
     paintCase(one, true);
+  }
+
+  // Merging a case, taking it apart, and taking members out or putting them in; `back` is what undoes it.
+  function changeButtons(card, name) {
+    const [other, member] = [card.querySelector(".other"), card.querySelector(".one-member select")];
+    const parts = [...card.querySelectorAll("[data-how=apart]")].map((button) => button.dataset.value);
+    const merge = () => changeCase(name, "merge", [other.value], ({ moved }) => [name, "apart", moved]);
+    const acts = {
+      merge,
+      apart: (part) => changeCase(name, "apart", [part], () => [part, "merge", [parts.find((one) => one !== part)]]),
+      in: (id) => changeCase(name, "in", [id], () => [name, "out", [id]]),
+      out: () => changeCase(name, "out", [member.value], ({ moved }) => [name, "in", moved.slice(0, 1)]),
+    };
+    other.addEventListener("keydown", (event) => event.key === "Enter" && merge());
+    other.disabled = Boolean(unwritable);
+    for (const button of card.querySelectorAll("[data-how]")) {
+      button.disabled = Boolean(unwritable);
+      button.addEventListener("click", () => acts[button.dataset.how](button.dataset.value));
+    }
+  }
+
+  // Changes a case, and shows the page on which it is now.
+  function changeCase(name, how, values, back) {
+    stored = stored.then(async () => {
+      try {
+        const answer = await (await ask("cases", { case: name, how, values })).json();
+        if (back) undos.push(() => changeCase(...back(answer)));
+        casePage = answer.page;
+        openCases(answer.case); // which waits for this
+        say("");
+      } catch (error) {
+        say(`The case is as it was: ${error.message}`);
+      }
+    });
   }
 
   // Verdicts on one member of a case, which count for it whatever is said of the case.
@@ -333,7 +370,7 @@
   }
 
   // Stores a verdict on a case; its note stays typed if it is not stored.
-  function giveCase(one, verdict, undone) {
+  function giveCase(one, verdict, isUndo) {
     const before = one.dataset.verdict || "none";
     const note = one.querySelector(".note-text").value;
     if (unwritable || (verdict === before && note === (one.dataset.note || ""))) return;
@@ -343,7 +380,7 @@
     stored = stored.then(async () => {
       try {
         const answer = await (await ask("verdicts", { case: one.dataset.case, verdict, note })).json();
-        if (!undone) givenCases.push([one, before]);
+        if (!isUndo) undos.push(() => takeBack(one.dataset.case, before));
         Object.assign(one.dataset, { verdict: answer.verdict, note });
         one.closest("article").querySelector(".judged").textContent = answer.judged;
         showCounts(answer.counts);
@@ -354,6 +391,14 @@
       }
       paintCase(one, true);
     });
+  }
+
+  // Gives the verdict that a case had before, wherever it is told now.
+  async function takeBack(name, verdict) {
+    const one = barOf(name);
+    if (one) return markCase(one), giveCase(one, verdict, true);
+    stored = stored.then(() => ask("verdicts", { case: name, verdict })).catch((error) => say(error.message));
+    await openCases();
   }
 
   async function turnCases(step) {
@@ -370,12 +415,15 @@
         next.closest("article").scrollIntoView({ block: "nearest" });
       } else if (!element("cases-after").disabled) await turnCases(1);
       else say("This is the last case.");
+    } else if (key === "m") {
+      const details = bar?.closest("article").querySelector(".change");
+      if (!details) return;
+      details.open = true;
+      details.querySelector(".other").focus();
     } else {
       await stored;
-      const last = givenCases.pop();
-      if (!last) return say("No verdict on a case was given since this page was loaded.");
-      markCase(last[0]);
-      giveCase(...last, last);
+      const last = undos.pop();
+      last ? last() : say("Nothing was said of a case since this page was loaded.");
     }
   }
 
@@ -401,7 +449,7 @@
     startTheme();
     const data = JSON.parse(element("ranking-data").textContent);
     ({ unwritable, identity } = data);
-    for (const open of [openEdges, openCases]) {
+    for (const open of [openEdges, () => openCases()]) {
       addEventListener("hashchange", open);
       open();
     }
