@@ -40,7 +40,7 @@ test: .venv/.dev ## all tests that are not slow and need no GPU
 	$(BIN)/python -m pytest -q $(SIDE_BY_SIDE)
 
 test-gate: .venv/.dev ## the wheel, killed and restarted ranks, launchers of sweeps
-	$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -n $(ONE_MORE) -m gate
+	$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -n $(ONE_MORE) -m gate $$(grep -rlE 'mark\.gate' tests --include='test_*.py')
 
 test-slow: .venv/.dev ## the slow tests: large graphs, kills and resumes, real data
 	$(BIN)/python -m pytest -q -m slow

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench import data
-from bench.bfs import CLASSES, RMAT_SCALE, distances
+from bench.bfs import CLASSES, RMAT_SCALE, count_hops, distances
 from bench.bfs import ours as bfs_alone
 from bench.defaults import LABEL
 from bench.harness import Case, Contender, Floor
 from hcm_scale.graph.store import Graph
-from hcm_scale.hops.label import choose_sources, count_hops
+from hcm_scale.hops.label import choose_sources
 from hcm_scale.shards import Labels, open_labels
 from hcm_scale.stages.label import label
 
@@ -49,7 +49,7 @@ def stage(graph: Graph, num_sources: int, folder: Path) -> Contender:
     def verify(labels: Labels) -> None:
         whole = open_labels(labels.folder, graph.fingerprint, verify=True)
         sources = choose_sources(graph.indptr, num_sources=num_sources, seed=0)
-        counts = count_hops(graph.indptr, graph.indices, sources, classes=CLASSES)
+        counts = count_hops(graph, sources, CLASSES)
         assert whole.counts == tuple(counts.sum(axis=0).tolist())
         assert whole.stored == tuple(np.minimum(counts, PAIRS_PER_CLASS).sum(axis=0).tolist())
         check_pairs(graph, whole, sources[:2])

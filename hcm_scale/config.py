@@ -107,9 +107,7 @@ class TablesGraph(PolicyGraph):
     time_column: str | None = None  # of the edge table: when a row was; None: as types and names of columns say
     amount_column: str | None = None  # of the edge table: how much a row is, as a payment; None: as names say
     currency_column: str | None = None  # of the edge table: what the amount is in; None: as names say
-    step_seconds: float | None = number(
-        None, 0.001, 1e9
-    )  # how long a step of a time in numbers takes; None: as its name and values say
+    step_seconds: float | None = number(None, 0.001, 1e9)  # of a time in numbers; None: as its name and values say
     id_type: str = choice("auto", tables.ID_TYPES)
     dates: str = choice("auto", tables.DATES)  # what 03/04/2024 is; auto: as the column shows it, else text
     include: list[str] | None = None
@@ -202,7 +200,6 @@ class SamplingConfig:
     ratio: float = number(0.3, 0.0001, 1.0)
     fan_out: list[str] = names(["all"])
     hub_cap: int | None = number(256, 1)
-    backend: str = choice("numba", tables.BACKENDS)
 
 
 @dataclass
@@ -315,14 +312,7 @@ def options() -> dict[str, Option]:
     return by_key
 
 
-_DATA_NAMES = (
-    "include",
-    "exclude",
-    "categorical",
-    "numbers",
-    "keys",
-    "fan_out",
-)  # text options that name columns or numbers
+_DATA_NAMES = ("include", "exclude", "categorical", "numbers", "keys", "fan_out")  # texts that name columns or numbers
 
 
 def inert_options(section: type = Config, prefix: str = "") -> Iterator[str]:

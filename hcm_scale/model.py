@@ -175,11 +175,6 @@ class HopModel(nn.Module):
         encoder: str = "gcn",
     ) -> None:
         super().__init__()
-        least = {"num_attributes": 1, "num_classes": 2, "width": 1, "num_layers": 1, "head_width": 1}
-        given = num_attributes, num_classes, width, num_layers, head_width
-        for (name, low), value in zip(least.items(), given, strict=True):
-            if value < low:
-                raise ValueError(f"{name}={value} must be at least {low}")
         generator = torch.Generator().manual_seed(seed)
         self.num_attributes, self.width, self.num_layers = num_attributes, width, num_layers
         self.is_gcn = encoder == "gcn"
@@ -291,8 +286,7 @@ def parameter_shapes(encoder: str = "gcn", **sizes: Any) -> dict[str, tuple[int,
 
 def aggregate(block: Block, h: Tensor) -> Tensor:
     """Sum of weights[e] * h[indices[e]] over the entries e of each row, (targets, width); weights get no gradient."""
-    if h.shape[0] != block.num_sources:
-        raise ValueError(f"h has {h.shape[0]} rows; this block aggregates over {block.num_sources} sources")
+    assert h.shape[0] == block.num_sources
     result: Tensor = _Aggregate.apply(h, block)
     return result
 
@@ -471,8 +465,6 @@ def embed_graph(
     the same device; by default each is newly allocated.
     """
     num_nodes, num_attributes = len(indptr) - 1, model.num_attributes
-    if chunk_rows < 1:
-        raise ValueError(f"chunk_rows={chunk_rows} must be at least 1")
     if x.shape != (num_nodes, num_attributes):
         raise ValueError(f"x has shape {x.shape}; this graph and model need {(num_nodes, num_attributes)}")
     target = model.head[0].weight.device if device is None else torch.device(device)

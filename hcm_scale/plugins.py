@@ -28,12 +28,8 @@ from typing import Any
 from hcm_scale.base.console import legal_names
 from hcm_scale.base.names import SIMILARITIES
 
-OPTIONS = {
-    "encoders": "model.encoder",
-    "similarities": "purify.similarity",
-    "evidence": "score.evidence",
-    "readers": "graph.reader",
-}
+OPTIONS = {"encoders": "model.encoder", "similarities": "purify.similarity"}
+OPTIONS |= {"evidence": "score.evidence", "readers": "graph.reader"}
 _OWN: dict[str, dict[str, str | None]] = {  # of the package: where they are, None for what is no plug-in
     "encoders": {"gcn": None, "sage": "hcm_scale.encoders:Sage", "gat": "hcm_scale.encoders:Gat"},
     "similarities": dict.fromkeys(SIMILARITIES),

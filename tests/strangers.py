@@ -177,6 +177,8 @@ def repair(run: Path) -> None:
     """Makes all hashes, sizes and seals those of the files as they are."""
     with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):
         seal_again(run / "graph")
+        of = files.read_sealed(run / "graph" / files.MANIFEST)["fingerprint"]
+        _update(run / "purified", lambda body: body.update(source=of))
     for folder in run.glob("train-*/samples"):
         _update(folder, lambda body, folder=folder: body.update(hashes=[
             files.hash_file(samples.sample_path(folder, i)) for i in range(len(body["hashes"]))

@@ -105,8 +105,7 @@ def test_fused_step__agrees_with_plain_torch(expected, signed):
 
 
 @interpreted
-@pytest.mark.parametrize("passes_through", [False, True])
-@pytest.mark.parametrize("columns", [16, 7])
+@pytest.mark.parametrize(("passes_through", "columns"), [(False, 16), (True, 7)])
 def test_embed_all__agrees_with_the_cores(monkeypatch, passes_through, columns):
     from hcm_scale.stages import embedding
 

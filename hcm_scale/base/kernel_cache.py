@@ -32,7 +32,7 @@ from hcm_scale.base.files import hash_file, hash_value
 
 PACKAGE = Path(__file__).resolve().parents[1]
 _MANY = 60  # kernels compiled: a default run needs about a hundred, other commands a few
-_WITHOUT_KERNELS = (
+_WITHOUT_KERNELS = [
     "cases",
     "cli",
     "config.py",
@@ -45,7 +45,7 @@ _WITHOUT_KERNELS = (
     "serve",
     "stages",
     "sweep",
-)
+]
 
 
 @functools.cache

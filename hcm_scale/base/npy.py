@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hcm_scale.base import files
 from hcm_scale.base.memory import Budget, Need
-from hcm_scale.base.threads import map_in_order, map_slices
+from hcm_scale.base.threads import map_slices, prefetch
 
 _PLAIN_HEADER = re.compile(
     rb"\{'descr': '([<>|][biufc]\d+)', 'fortran_order': (True|False), 'shape': \(((?:\d+,|\d+(?:, \d+)+)?)\), \} *\n"
@@ -181,7 +181,7 @@ def save_converted(path: Path, values: NDArray[Any], convert: Callable[[NDArray[
     try:
         with open(path, "wb") as stream:
             np.lib.format.write_array_header_1_0(stream, described)
-            for chunk in map_in_order(_CONVERTERS, chunks, convert):
+            for chunk in prefetch(chunks, convert, depth=_CONVERTERS, workers=_CONVERTERS):
                 stream.write(chunk.data)
     except OSError as error:
         raise _with_path(error, path, values.size * dtype.itemsize) from error

@@ -58,9 +58,7 @@ def key(*numbers: int) -> int:
     (True, False)
     """
     state = 0
-    for (
-        number
-    ) in numbers:  # `mix` in Python's own numbers: a run asks for few keys, and need not load a kernel for them
+    for number in numbers:  # `mix` in Python's own numbers: no kernel is loaded for the few keys of a run
         z = state ^ (number * int(_GOLDEN) + int(_GOLDEN)) & _LOW64
         z = (z ^ (z >> 30)) * int(_M1) & _LOW64
         z = (z ^ (z >> 27)) * int(_M2) & _LOW64

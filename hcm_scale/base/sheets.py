@@ -32,6 +32,7 @@ _XLSX: dict[str, Any] = {"constant_memory": True, "strings_to_formulas": False, 
 _XLSX |= {"strings_to_numbers": False, "default_date_format": "yyyy-mm-dd hh:mm:ss", "remove_timezone": True}
 _WIDTHS, _MEASURED, _FIRST_DATE = (8, 60), 200, datetime(1900, 3, 1)  # of columns; rows that tell; exact from then on
 _MAX_BOOK_BYTES = 1 << 30  # that a workbook may unpack to
+_MOST_ROWS = 1 << 20  # of a sheet
 _MOST_ROWS, _MOST_COLUMNS, _MOST_CHARACTERS, _EXACT = 1 << 20, 1 << 14, 32_767, 10**15 - 1  # of a sheet, a cell
 
 
@@ -173,7 +174,13 @@ def read_sheet(path: Path) -> pa.Table:
             num_bytes = sum(entry.file_size for entry in packed.infolist())
         if num_bytes <= _MAX_BOOK_BYTES:
             book = load_workbook(path, read_only=True, data_only=True)
-            rows = [row for row in book.worksheets[0].values if any(cell is not None for cell in row)]
+            book.worksheets[0].reset_dimensions()  # what it says of its size may be wrong
+            rows, num_cells = [], 0
+            for number, row in enumerate(book.worksheets[0].values):
+                num_cells += len(row)
+                if number >= _MOST_ROWS or num_cells > max(num_bytes, 16 * _MOST_ROWS):
+                    raise ValueError(f"a sheet has {_MOST_ROWS:,} rows at most, and cells that hold something")
+                rows += [row] if any(cell is not None for cell in row) else []
             book.close()
     except Exception as error:  # whatever its parts raise
         raise ValueError(f"{path} cannot be read as a workbook: {error or type(error).__name__}") from error

@@ -85,11 +85,6 @@ def positions_where(length: int, mask: "Callable[[slice], NDArray[Any]]") -> "ND
     return np.concatenate([np.empty(0, np.int64), *positions])
 
 
-def map_in_order(num_threads: int, items: Iterable[Part], work: Callable[[Part], Result]) -> Generator[Result]:
-    """work(part) for every part, in order, while threads work on as many of the next parts as they are."""
-    return prefetch(items, work, depth=num_threads, workers=num_threads)
-
-
 def prefetch(
     items: Iterable[Part], make: Callable[[Part], Result], *, depth: int, workers: int = 1
 ) -> Generator[Result]:

@@ -29,10 +29,11 @@ _OLDEST = 30  # runs since a case was last seen
 _MOST_TOLD, _LINE = 1000, 400  # ids of members in a list of changes; characters of a line
 _MOST_ENTRIES, _MOST_BYTES = 1 << 24, 1 << 30  # of the file, which somebody else may have written
 _CROWDED = 256  # cases of a run with the same member, beyond which it is a hub
+_LEAST_PAIRS, _MOST_PAIRS = 1 << 20, 8  # of cases with the same member, in all, and an entry, beyond which others are
 
 
 class Known(NamedTuple):
-    """Cases by their ids: the case of every entry, by position, and the member's id, as text."""
+    """Cases by their ids: the case of every entry, by position, which rises, and the member's id, as text."""
 
     ids: NDArray[np.uint64]
     age: NDArray[np.int32]
@@ -60,11 +61,9 @@ class Known(NamedTuple):
         columns = [self.ids[self.case], self.member, self.age[self.case], self.flagged[self.case]]
         return pa.table(columns, schema=_KNOWN)
 
-    def members(self) -> Callable[[int], list[str]]:
-        """The members of a case, by its position."""
-        order = np.argsort(self.case, kind="stable")
-        ends = np.searchsorted(self.case, np.arange(len(self.ids) + 1), sorter=order)
-        return lambda at: self.member.take(pa.array(order[ends[at] : ends[at + 1]])).to_pylist()
+    def members(self, at: int) -> list[str]:
+        low, high = np.searchsorted(self.case, [at, at + 1])
+        return self.member[low:high].to_pylist()
 
 
 def read_known(folder: Path) -> Known:
@@ -92,7 +91,8 @@ def read_known(folder: Path) -> Known:
         raise files.FolderError(f"{path} cannot be read as what a run remembers of its cases: {error}") from error
     ids, first, case = np.unique(table["case"].to_numpy(), return_index=True, return_inverse=True)
     age, flagged = table["age"].to_numpy()[first], table["flagged"].to_numpy()[first]
-    return Known(ids, age, flagged, case, table["member"].combine_chunks())
+    order = np.argsort(case, kind="stable")
+    return Known(ids, age, flagged, case[order], table["member"].combine_chunks().take(pa.array(order)))
 
 
 def write_known(folder: Path, today: Known, before: Known | None) -> None:
@@ -120,7 +120,11 @@ def shared_members(before: Known, after: Known) -> sparse.csr_array:
         return sparse.csr_array((ones, (known.case[is_known], at[is_known])), shape=(len(known.ids), width))
 
     both = has(before), has(after)
-    is_hub = np.maximum(*(one.sum(axis=0) for one in both)) > _CROWDED
+    counts = [one.sum(axis=0) for one in both]
+    is_hub = np.maximum(*counts) > _CROWDED
+    pairs, most = np.where(is_hub, 0, counts[0] * counts[1]), _MOST_PAIRS * (len(before.case) + len(after.case))
+    order = np.argsort(pairs, kind="stable")
+    is_hub[order[np.cumsum(pairs[order]) > max(_LEAST_PAIRS, most)]] = True
     shared = (both[0][:, ~is_hub] @ both[1][:, ~is_hub].T).tocoo()
     hubs = both[0][:, is_hub][shared.row].multiply(both[1][:, is_hub][shared.col]).sum(axis=1)
     return sparse.csr_array((shared.data + hubs, (shared.row, shared.col)), shape=shared.shape)
@@ -175,7 +179,7 @@ def with_lasting_ids(graph: Graph, cases: Cases, before: Known, since: str) -> C
 def changes(before: Known, after: Known, matches: Matches) -> dict[str, Any]:
     """What has changed of cases that are flagged in either run, by what happened to them."""
     told: dict[str, list[dict[str, Any]]] = {name: [] for name in ("new", "grown", "shrunk", "changed", "gone")}
-    num_same, members = 0, (before.members(), after.members())
+    num_same, members = 0, (before.members, after.members)
     split, joined = defaultdict[int, list[str]](list), defaultdict[int, list[str]](list)
     for earlier, new in matches.overlap:
         which = joined if new in matches.same else split

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from hcm_scale.run.finished import FinishedRun, recoded_text
 from hcm_scale.score.table import RankedFile, kinds_of
 
 _MOST_MOVED = 20  # nodes that `diff` names of those that moved most, and that entered or left the flags
+_MOST_BYTES = 1 << 26  # of a file of ids
 _MOST_PAGES, _MOST_NAMED = 5, 8  # cases of a clue, told as pages; ids that a line names
 
 
@@ -112,11 +114,16 @@ def case_from(run: FinishedRun, ids: Sequence[str]) -> str:
 def _ids_of(run: FinishedRun, words: Sequence[str]) -> tuple[list[str], list[str]]:
     """The ids, or those in the first column of a file, and others of the file that the graph does not have."""
     path = Path(words[0])
-    if len(words) > 1 or not path.is_file():
+    if len(words) > 1 or not os.path.isfile(path):  # noqa: PTH113 (an id may be too long for a path)
         return list(words), []
+    if (size := path.stat().st_size) > _MOST_BYTES:
+        raise ValueError(f"{path} has {size:,} bytes; a file of ids has {_MOST_BYTES:,} at most")
     lines = path.read_text(encoding="utf-8-sig", errors="replace").splitlines()
     rows = csv.reader(lines, delimiter=";" if lines and ";" in lines[0] else ",")
-    names = [name for name in dict.fromkeys(row[0].strip() for row in rows if row) if name]
+    try:
+        names = [name for name in dict.fromkeys(row[0].strip() for row in rows if row) if name]
+    except csv.Error as error:
+        raise ValueError(f"{path} is no file of ids: {error}") from error
     nodes = find_nodes(run.graph, pa.array(names, pa.string()))
     absent = [name for at, (name, node) in enumerate(zip(names, nodes, strict=True)) if node < 0 and at]  # a heading
     if not (nodes >= 0).any():

@@ -132,7 +132,7 @@ def _is_input_file(before: str, word: str) -> bool:
         return False
     if remote.is_url(word):
         return True
-    is_there = lambda part: glob.has_magic(part) and glob.glob(part, recursive=True)  # noqa: E731, PTH207
+    is_there = lambda name: glob.has_magic(name) and glob.glob(name, recursive=True)  # noqa: E731, PTH207
     return Path(word).exists() or all(Path(part).exists() or is_there(part) for part in word.split(","))
 
 

@@ -29,7 +29,6 @@ from hcm_scale.cases.drawing import drawn
 from hcm_scale.cases.tables import case_table
 from hcm_scale.detector.inputs import as_edges, events_of
 from hcm_scale.detector.parameters import NO_EMBEDDING, NO_SCORE, with_python_names
-from hcm_scale.detector.plots import Plots
 from hcm_scale.edges.new import open_new_edges
 from hcm_scale.ingest.table_files import as_arrow, is_table
 from hcm_scale.posterior.loop import METRICS, read_records
@@ -332,11 +331,6 @@ class Results:
         labels: dict[str, Any] = {"coords": {"edge": names}, "dims": {"hop": ["edge"]}}
         is_old = arviz.__version__.startswith("0.")
         return arviz.from_dict(**groups, **labels) if is_old else arviz.from_dict(groups, **labels)
-
-    @property
-    def plot(self) -> Plots:
-        """Figures, by matplotlib: trace(), list(), node(id), calibration()."""
-        return Plots(self)
 
     @with_python_names()
     def score_edges(

@@ -21,12 +21,12 @@ Memory: what `EdgeData` takes, the ids, 16 bytes a node, and a part: its rows, a
 """
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -47,10 +47,7 @@ from hcm_scale.edges.rows import EdgeRows, Rows, with_edge_columns
 from hcm_scale.edges.strange import StrangeEdges
 from hcm_scale.edges.stream import NewRows, open_new_rows
 from hcm_scale.edges.surprise import NewNodes
-from hcm_scale.graph import Graph
-from hcm_scale.ingest.policy import Columns
 from hcm_scale.ingest.table_files import TableSource, open_table
-from hcm_scale.report.evidence import Evidence
 from hcm_scale.score.edge_index import EdgeIndex, PairHead
 from hcm_scale.score.edges import EdgeHops, predict_edges
 
@@ -60,6 +57,7 @@ STATUS = pa.array(["edge", "new", "new account", "unknown", "self"])
 _SURPRISES = "surprises.npy"
 Nodes = NDArray[np.int64]
 Sample = tuple[NDArray[np.float32], PairHead]
+Run = Any  # run.finished.FinishedRun, in a room above
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,30 +157,6 @@ def _in_chunks(batches: Iterator[Rows]) -> Iterator[tuple[int, list[Rows]]]:
     for _, group in groupby(batches, chunk_of):
         yield first, (chunk := list(group))
         first += sum(len(batch) for batch, _, _ in chunk)
-
-
-class Run(Protocol):
-    """What is asked of a finished run (run/finished.py)."""
-
-    folder: Path
-
-    @property
-    def keys(self) -> dict[str, str]: ...
-    @property
-    def graph(self) -> Graph: ...
-    @property
-    def evidence(self) -> Evidence: ...
-    @property
-    def edges(self) -> StrangeEdges: ...
-    @property
-    def views(self) -> Mapping[str, Any]: ...
-    @property
-    def hop(self) -> Hop: ...
-    @property
-    def scale(self) -> Mapping[str, Any]: ...
-    def stage(self, name: str) -> Path: ...
-    def embedded(self, view: str) -> Iterator[tuple[torch.Tensor, PairHead]]: ...
-    def edge_columns(self) -> Columns: ...
 
 
 def open_new_edges(run: Run, table: TableSource, source: str | None = None, target: str | None = None) -> NewEdges:

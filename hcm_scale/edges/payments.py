@@ -113,16 +113,14 @@ class StrangeRows:
 
     def joined(self, table: EdgeRows, chosen: Numbers, is_some: bool) -> Iterator[pa.Table]:
         """Rows of the user's table, with all columns, and what is told of each; `is_some`: the chosen alone."""
-        rank_of = np.zeros(int(self.rows.number.max(initial=-1)) + 1, np.int64)
-        row_of, first = np.zeros(len(rank_of), np.int64), 0
-        rank_of[self.rows.number[chosen]], row_of[self.rows.number[chosen]] = np.arange(1, 1 + len(chosen)), chosen
+        order, first = np.argsort(self.rows.number[chosen], kind="stable"), 0
+        own = np.append(self.rows.number[chosen[order]], -1)
         for batch, _, _ in table.batches():
-            at, whole = np.arange(first, first + len(batch)), pa.Table.from_batches([batch])
-            first += len(batch)
-            at = np.minimum(at, len(rank_of) - 1)
-            ranks = np.where(np.arange(first - len(batch), first) < len(rank_of), rank_of[at], 0)
-            is_ranked = ranks > 0
-            numbers = self.numbers(row_of[at[is_ranked]], ranks[is_ranked])
+            whole, at = pa.Table.from_batches([batch]), np.arange(first, first + len(batch))
+            first, place = first + len(batch), np.searchsorted(own[:-1], at)
+            is_ranked = own[place] == at
+            which = order[place[is_ranked]]
+            numbers = self.numbers(chosen[which], 1 + which)
             if is_some:
                 yield with_edge_columns(whole.filter(pa.array(is_ranked)), numbers)
             else:

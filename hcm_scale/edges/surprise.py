@@ -288,7 +288,7 @@ def rank_edges(data: EdgeData, scale: EdgeScale, rate: float) -> RankedEdges:
 
 
 @kernel(allocates=False)
-def compare_ends(part, graph, of_nodes, ends, are_edges, out):
+def compare_ends(span, graph, of_nodes, ends, are_edges, out):
     """Compares left[i] with right[i]: 1 - cosine of what is around them, 1 - cosine of their features, neighbours that
     they share, and that each has beside the other. `means` are those of the features of all neighbours of a node.
     """
@@ -296,7 +296,7 @@ def compare_ends(part, graph, of_nodes, ends, are_edges, out):
     features, means = of_nodes
     left, right = ends
     around, unlike, shared, others = out
-    for i in range(part[0], part[1]):
+    for i in range(span[0], span[1]):
         u, v = np.int64(left[i]), np.int64(right[i])
         of_u, of_v = indptr[u + 1] - indptr[u], indptr[v + 1] - indptr[v]
         has_v = np.int64(are_edges or holds(indices, indptr[u], indptr[u + 1], v))

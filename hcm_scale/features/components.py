@@ -190,7 +190,7 @@ def _multiply(matrix: Any, vectors: Vectors) -> Vectors:
     if vectors.ndim == 1:
         return np.asarray(matrix @ vectors)
     out, matrix = np.empty((matrix.shape[0], vectors.shape[1]), vectors.dtype), matrix.astype(vectors.dtype)
-    run_in_slices(len(out), lambda part: np.copyto(out[part], matrix[part] @ vectors), size=_CHUNK_ROWS)
+    run_in_slices(len(out), lambda chunk: np.copyto(out[chunk], matrix[chunk] @ vectors), size=_CHUNK_ROWS)
     return out
 
 

@@ -135,7 +135,7 @@ def _edge_spans(indptr: NDArray[np.int64], indices: NDArray[Any], directed: bool
     starts = np.empty(len(indptr) - 1, np.int64)
     run_in_threads(len(starts), lookup.first_above, indptr, indices, starts)
     offsets = np.zeros(len(indptr), np.int64)
-    run_in_slices(len(starts), lambda part: np.subtract(indptr[1:][part], starts[part], out=offsets[1:][part]))
+    run_in_slices(len(starts), lambda chunk: np.subtract(indptr[1:][chunk], starts[chunk], out=offsets[1:][chunk]))
     return EdgeSpans(starts, indptr[1:], np.cumsum(offsets, out=offsets))
 
 
@@ -157,9 +157,9 @@ def _prefetch_row(x, indices, e):
 
 
 @kernel(allocates=False, fastmath={"reassoc", "contract"})
-def dense_euclidean(part, starts, ends, offsets, indices, x, out):
+def dense_euclidean(span, starts, ends, offsets, indices, x, out):
     """out[e] = -|x[u] - x[v]|."""
-    for task in range(part[0], part[1]):
+    for task in range(span[0], span[1]):
         first, last = _task_rows(task, offsets)
         for u in range(first, last):
             own = x[u]
@@ -175,9 +175,9 @@ def dense_euclidean(part, starts, ends, offsets, indices, x, out):
 
 
 @kernel(allocates=False, fastmath={"reassoc", "contract"})
-def dense_cosine(part, starts, ends, offsets, indices, x, out):
+def dense_cosine(span, starts, ends, offsets, indices, x, out):
     """out[e] = x[u] . x[v] / (|x[u]| |x[v]|), or 0 where a norm is 0."""
-    for task in range(part[0], part[1]):
+    for task in range(span[0], span[1]):
         first, last = _task_rows(task, offsets)
         for u in range(first, last):
             own = x[u]
@@ -197,9 +197,9 @@ def dense_cosine(part, starts, ends, offsets, indices, x, out):
 
 
 @kernel(allocates=False)
-def dense_jaccard(part, starts, ends, offsets, indices, x, out):
+def dense_jaccard(span, starts, ends, offsets, indices, x, out):
     """out[e] = shared non-zero columns of u and v, over the columns non-zero in either; 0 where there are none."""
-    for task in range(part[0], part[1]):
+    for task in range(span[0], span[1]):
         first, last = _task_rows(task, offsets)
         for u in range(first, last):
             own = x[u]
@@ -219,8 +219,8 @@ _DENSE_KERNELS = {"jaccard": dense_jaccard, "cosine": dense_cosine, "euclidean":
 
 
 @kernel
-def sparse_squares(part, x_indptr, x_data, out):
-    for i in range(part[0], part[1]):
+def sparse_squares(span, x_indptr, x_data, out):
+    for i in range(span[0], span[1]):
         total = 0.0
         for k in range(x_indptr[i], x_indptr[i + 1]):
             total += np.float64(x_data[k]) * np.float64(x_data[k])
@@ -228,11 +228,11 @@ def sparse_squares(part, x_indptr, x_data, out):
 
 
 @kernel
-def sparse_similarity(part, spans, indices, x, measure, out):
+def sparse_similarity(span, spans, indices, x, measure, out):
     """out[e] = the similarity of u and v. Row u is spread into a dense strip once; a neighbour costs its entries."""
     starts, ends, offsets = spans
     x_indptr, x_indices, x_data, num_columns, squares = x
-    for task in range(part[0], part[1]):
+    for task in range(span[0], span[1]):
         first, last = _task_rows(task, offsets)
         strip = np.zeros(num_columns if last > first else 0, np.float64)
         for u in range(first, last):
@@ -348,8 +348,8 @@ def _keep_most_similar(values: NDArray[np.float32], num_dropped: int) -> tuple[N
     """
     threshold = np.float32(value_at(values, len(values) - num_dropped + 1))
     keep = np.empty(len(values), bool)
-    run_in_slices(len(values), lambda part: np.greater_equal(values[part], threshold, out=keep[part]))
-    equal = positions_where(len(values), lambda part: values[part] == threshold)
+    run_in_slices(len(values), lambda chunk: np.greater_equal(values[chunk], threshold, out=keep[chunk]))
+    equal = positions_where(len(values), lambda chunk: values[chunk] == threshold)
     num_tied = num_dropped - (len(keep) - int(np.count_nonzero(keep)))
     keep[equal[:num_tied]] = False
     return keep, float(threshold), num_tied / len(equal)
@@ -392,13 +392,13 @@ def without_dropped(
 
 
 @kernel
-def mark_dropped(part, indptr, indices, spans, keep, directed, marks):
+def mark_dropped(span, indptr, indices, spans, keep, directed, marks):
     """Sets bit e % 8 of marks[e // 8], which is 0, for both entries e of every edge that is not kept.
 
     An edge is met at its smaller end, and looked for in the row of the other.
     """
     starts, ends, offsets = spans
-    for u in range(part[0], part[1]):
+    for u in range(span[0], span[1]):
         for e in range(starts[u], ends[u]):
             if keep[offsets[u] + e - starts[u]]:
                 continue
@@ -420,8 +420,8 @@ def _is_marked(marks, e):
 
 
 @kernel(allocates=False)
-def count_kept(part, indptr, marks, counts):
-    for u in range(part[0], part[1]):
+def count_kept(span, indptr, marks, counts):
+    for u in range(span[0], span[1]):
         count = 0
         for e in range(indptr[u], indptr[u + 1]):
             count += not _is_marked(marks, e)
@@ -429,9 +429,9 @@ def count_kept(part, indptr, marks, counts):
 
 
 @kernel(allocates=False)
-def copy_kept(part, indptr, values, marks, starts, out):
+def copy_kept(span, indptr, values, marks, starts, out):
     """out[starts[u] ...] = the values of the entries of row u that are not marked."""
-    for u in range(part[0], part[1]):
+    for u in range(span[0], span[1]):
         position = starts[u]
         for e in range(indptr[u], indptr[u + 1]):
             if not _is_marked(marks, e):

@@ -146,16 +146,12 @@ def _check_rows(pointers: str, entries: str, arrays: Arrays, num_columns: int, *
         raise ValueError(f"{pointers} falls from {indptr[row]} to {indptr[row + 1]} at row {row}; it must never fall")
     strays = lambda chunk: first_stray(chunk.start, chunk.stop, indptr, indices, num_columns, loops)  # noqa: E731
     if (at := _first(map_slices(len(indptr) - 1, strays))) >= 0:
-        row = _row_of(indptr, at)
+        row = int(np.searchsorted(indptr, at, side="right")) - 1
         no_loops = "" if loops else f", and none is {row} itself"
         raise ValueError(
             f"{entries} holds {indices[at]} in row {row}; a row's entries are 0 to {num_columns - 1}, each larger than "
             f"the one before it{no_loops}"
         )
-
-
-def _row_of(indptr: NDArray[np.int64], at: int) -> int:
-    return int(np.searchsorted(indptr, at, side="right")) - 1
 
 
 def _first(positions: Sequence[int]) -> int:

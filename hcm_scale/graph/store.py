@@ -181,10 +181,6 @@ class Graph:
     def degrees(self) -> NDArray[np.int64]:
         return np.diff(self.indptr)
 
-    @property
-    def num_bytes(self) -> int:
-        return sum(array.nbytes for array in _arrays(self).values())
-
     @functools.cached_property
     def fingerprint(self) -> str:
         """Equal for equal content, in memory or on disk."""
@@ -204,7 +200,7 @@ class Graph:
             return int(digits)
         try:
             node = pc.index(self.ids, pa.scalar(external_id).cast(self.ids.type)).as_py()
-        except pa.ArrowInvalid:
+        except (pa.ArrowInvalid, OverflowError):
             node = -1
         if node < 0:
             raise ValueError(f"node={external_id!r} is not in this graph; ids look like {self.ids[0].as_py()!r}")

@@ -6,18 +6,15 @@ or unreachable. On an undirected graph a pair counts once, at the earlier of its
 Blocks depend on the graph, the sources, C, the sample size and the seed, and on nothing else: not on the number of
 threads, the width of a machine word, or how the sources are divided among processes.
 
-Method. In `wide`, the bit-parallel BFS, 64 W sources share one search; `plain` is one queue-based BFS per source. On
-one layout both return the same rows. A few pilot searches decide: where neighbourhoods are so small that one pass over
-the state of a block costs more than searching its sources one by one, plain searches run on the graph as given.
-Otherwise blocks run on the graph renamed by degree: a block for each thread, as wide as leaves none idle, or, where
-their memory would force narrow ones, one wide block for all threads together. On a CUDA device (`device`) an undirected
-graph is renamed and searched there, if samples are asked for and the memory suffices.
+Method. In `wide`, the bit-parallel BFS, 64 W sources share one search: a block for each thread, as wide as leaves none
+idle, or, where their memory would force narrow ones, one wide block for all threads together. Blocks run on the graph
+renamed by degree, or as given where a few pilot searches show that sources share next to nothing. On a CUDA device
+(`device`) an undirected graph is renamed and searched there, if samples are asked for and the memory suffices.
 `layout` is the graph as the searches see it, and how their results become (u, v, hop).
 
 Memory. The graph's layout; the kept nodes of the sources in flight, at most 128 MiB or one block of sources; and the
 state of one search per thread, or of one for all. For m linked nodes and W words that is 3 rows of 8 W bytes a node,
-W + W / 4 + 3 / 8 bytes a node of counts and bitmaps, and 512 W q bytes of ranks for samples of q pairs; plain: 2 bytes,
-1 index a node.
+W + W / 4 + 3 / 8 bytes a node of counts and bitmaps, and 512 W q bytes of ranks for samples of q pairs.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,10 +26,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base import rng
+from hcm_scale.base.jit import kernel
 from hcm_scale.base.names import MODEL_SIZES
+from hcm_scale.base.npy import read_only
 from hcm_scale.base.threads import share_parts
 from hcm_scale.hops import layout as layouts
-from hcm_scale.hops.plain import SOURCES_PER_TASK, arcs_around, label_plain, plain_scratch
 from hcm_scale.hops.wide import Columns, Request, label_block, wide_bytes, wide_scratch
 
 WORDS = (8, 4, 2, 1)
@@ -43,7 +41,7 @@ _FEW_ROWS, _USUAL_SOURCES = 1 << 22, 4096
 _ROUNDS, _LEAST_BLOCKS = 2, 8  # widest blocks between two yields: of a thread, and of all, which sorts them by strength
 _ROWS_BYTES = 128 << 20  # of kept nodes in flight
 # Nanoseconds, measured on one machine: only their ratios matter, and those roughly.
-_PLAIN_ARC, _WIDE_ARC = 4.5, 5.0
+_PILOT_ARC, _WIDE_ARC = 4.5, 5.0
 _WIDE_ROW, _WIDE_ROW_PER_CLASS = 6.0, 0.7  # per word of a row
 
 Labeller = Callable[[int, int], layouts.Rows]  # the rows of the sources at positions first .. last - 1
@@ -83,27 +81,6 @@ def largest_usable_classes(counts: NDArray[np.int64]) -> int:
     filled = int(np.argmin(np.append(counts > 0, False)))  # classes before the first empty one
     usable = filled + 1 if counts[filled:].sum() > 0 else filled
     return usable if usable >= _MIN_CLASSES else 0
-
-
-def count_hops(
-    indptr: NDArray[np.int64],
-    indices: NDArray[Any],
-    sources: NDArray[Any],
-    *,
-    classes: int,
-    directed: bool = False,
-    words: int | None = None,
-) -> NDArray[np.int64]:
-    """The exact class sizes of every source, (sources, C), without any pair: the BFS alone.
-
-    >>> count_hops(np.array([0, 1, 1, 3, 4]), np.array([2, 0, 3, 2], np.int32), np.array([0, 2]), classes=3).tolist()
-    [[1, 1, 1], [1, 0, 1]]
-    """
-    sources, last = np.ascontiguousarray(sources, np.int64), len(sources)
-    labeller = _labeller(
-        indptr, indices, sources, last, classes=classes, directed=directed, most=0, seed=0, words=words
-    )
-    return labeller[1](0, last).counts
 
 
 def label_hops(
@@ -221,32 +198,16 @@ def _labeller(
         layout = layouts.original_layout(indptr, indices)
     order = layouts.source_order(layout.node_of, sources, directed=directed)
     request = Request(order, sources, np.uint64(seed), most)
-    if sharing or words is not None:
-        layout = layouts.with_in_arcs(layout) if directed else layout
-        shared = False
-        if words is None:
-            words, shared = choose_block(layout.num_linked, num_sources, sample, threads, state_bytes)
-        takers, team = (1, threads) if shared else (threads, 1)
-        states, lanes = [wide_scratch(layout.num_linked, words, sample) for _ in range(takers)], (np.uint64(0),) * words
+    layout, shared = layouts.with_in_arcs(layout) if directed else layout, False
+    if words is None:
+        words, shared = choose_block(layout.num_linked, num_sources, sample, threads, state_bytes)
+    takers, team = (1, threads) if shared else (threads, 1)
+    states, lanes = [wide_scratch(layout.num_linked, words, sample) for _ in range(takers)], (np.uint64(0),) * words
 
-        def label_wide(thread: int, block: Columns, rows: layouts.Rows, **callbacks: Any) -> None:
-            label_block(layout, request, block, states[thread], lanes, rows, threads=team, **callbacks)
+    def label_wide(thread: int, block: Columns, rows: layouts.Rows, **callbacks: Any) -> None:
+        label_block(layout, request, block, states[thread], lanes, rows, threads=team, **callbacks)
 
-        return layout.names, in_blocks(layout.names, 64 * words, takers, label_wide)
-    singles = plain_scratch(order, layout.names.dtype, sample, threads)
-
-    def label_range(first: int, last: int) -> layouts.Rows:
-        rows = layouts.empty_rows(layout.names, last - first, classes, most)
-
-        def label(thread: int, at: int) -> None:
-            own = rows.between(at, at + SOURCES_PER_TASK)
-            label_plain(layout, request, first + at, singles[thread], own)
-            on_sources(len(own.counts))
-
-        share_parts(threads, range(0, last - first, SOURCES_PER_TASK), label)
-        return rows
-
-    return layout.names, label_range
+    return layout.names, in_blocks(layout.names, 64 * words, takers, label_wide)
 
 
 def _with_progress(
@@ -299,18 +260,42 @@ def search_bytes(num_linked: int, num_sources: int, pairs_per_class: int, thread
 
 
 def sharing_pays(indptr: NDArray[np.int64], indices: NDArray[Any], sources: NDArray[Any], *, classes: int) -> bool:
-    """Whether blocks of the largest width are cheaper than plain searches, judged by a few of those.
+    """Whether sources share so much that a block costs less than a search for each source, judged by a few of those.
 
-    Together the pilots may read as many arcs as plain searches could if they were to win; they stop where that ends.
+    Together the pilots may read as many arcs as would cost what blocks do; they stop where that ends. The layout, and
+    so which pairs are drawn, follows from it.
     """
-    words, num_linked, given = max(WORDS), len(layouts.linked_nodes(indptr)), layouts.original_layout(indptr, indices)
+    words, num_linked, given = max(WORDS), len(layouts.linked_nodes(indptr)), (read_only(indptr), read_only(indices))
     rows = num_linked * words * (_WIDE_ROW + classes * _WIDE_ROW_PER_CLASS)
     wide = rows + (classes - 2) * len(indices) * _WIDE_ARC
     pilots = sources[:: max(1, len(sources) // _NUM_PILOTS)][:_NUM_PILOTS]
-    budget = len(pilots) * int(wide / (64 * words * _PLAIN_ARC))
-    visited, queue = np.zeros(given.num_nodes, np.uint16), np.empty(given.num_nodes, given.names.dtype)
+    budget = len(pilots) * int(wide / (64 * words * _PILOT_ARC))
+    visited, queue = np.zeros(len(indptr) - 1, np.bool_), np.empty(len(indptr) - 1, indices.dtype)
     for source in pilots:
-        budget -= arcs_around(given, source, classes - 1, budget, visited, queue)
+        budget -= arcs_around(*given, source, classes - 1, budget, visited, queue)
         if budget < 0:
             return True
     return False
+
+
+@kernel
+def arcs_around(indptr, indices, source, num_levels, limit, visited, queue):
+    """The arcs that a search of this depth reads; it stops early once they pass the limit."""
+    queue[0] = source
+    visited[source] = True
+    start, stop, arcs = 0, 1, 0
+    for _ in range(num_levels):
+        for k in range(start, stop):
+            arcs += indptr[queue[k] + 1] - indptr[queue[k]]
+        if arcs > limit:
+            break
+        end = stop
+        for k in range(start, stop):
+            for e in range(indptr[queue[k]], indptr[queue[k] + 1]):
+                if not visited[indices[e]]:
+                    visited[indices[e]] = True
+                    queue[end] = indices[e]
+                    end += 1
+        start, stop = stop, end
+    visited[queue[:stop]] = False
+    return arcs

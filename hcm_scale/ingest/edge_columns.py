@@ -150,9 +150,7 @@ class NumberColumn:
         self._files, self._name, self._bad = files, name, bad
         self.unit = 1.0
         self._has_unit = False
-        self._last = (
-            -np.inf if pa.types.is_integer(files.type_of(name)) else np.inf
-        )  # of values that all rise, else inf
+        self._last = -np.inf if pa.types.is_integer(files.type_of(name)) else np.inf  # of values that rise, else inf
 
     def read(self, column: pa.Array, first_row: int) -> Values:
         numbers = floats(column)

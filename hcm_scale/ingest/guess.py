@@ -50,20 +50,7 @@ _NUMBERED = (("1", "2"), ("a", "b"))
 _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+|nan|inf)(e[-+]?\d+)?\s*", re.I)
 _TYPES = (("type",), ("node", "type"), ("nodetype",), ("kind", "of", "node"), ("node", "kind"), ("entity", "type"))
 _BESIDE = {
-    "id",
-    "account",
-    "acct",
-    "acc",
-    "node",
-    "user",
-    "name",
-    "key",
-    "no",
-    "nr",
-    "num",
-    "number",
-    "address",
-    "iban",
+    *["id", "account", "acct", "acc", "node", "user", "name", "key", "no", "nr", "num", "number", "address", "iban"]
 }
 
 

@@ -93,21 +93,9 @@ def check_growth(name: str, packed: int, unpacked: int, max_bytes: int) -> None:
 
 @dataclass(frozen=True)
 class Columns:
-    """Which column is what, and how text becomes attributes.
+    """Which column is what, and how text becomes attributes: the options of `graph.` (cli/help.py), and two more.
 
-    source, target   the id columns of the edge table;  id   of the node table
-    type             of the edge table: what kind of edge a row is, shown in explanations
-    weight           of the edge table: numbers above 0, which add up over the rows of two nodes
-    time, amount, currency   of the edge table: what a row says of itself; None is a guess (row_columns.py)
-    step_seconds     how long a step of a time in numbers takes; None is a guess
-    label            a 0/1 column of the node table, 1 = anomaly
-    node_type        of the node table: what type of node a row is; nodes are compared with their own type
-    attributes       columns of the node table to use; None is all but id, label, `exclude` and nearly unique text
-    numbers          columns of numbers where a text that is none is a gap, as "ca. 5"
-    categorical      columns to take as text whatever their type, and however many distinct values they have
-    id_type          'auto', 'text' or 'integer'; under auto a CSV whose first ids are as 007, 0x1 or 12e2 holds text
-    dates            'day-first' or 'month-first': what 03/04/2024 means where no value shows it; 'auto': it stays text
-    max_categories   a text column with more distinct values than this is hashed into `hash_buckets` columns
+    A text column with more distinct values than `max_categories` is hashed into `hash_buckets` columns.
     """
 
     source: str = "source"
@@ -157,19 +145,10 @@ def known_cases(name: str, columns: Columns) -> str:
 
 @dataclass(frozen=True)
 class Policy:
-    """Self loops are always dropped, repeated edges merged, isolated nodes kept; these are the choices.
+    """Self loops are always dropped, repeated edges merged, isolated nodes kept; these are the choices, options of
+    `graph.` (cli/help.py) but for one.
 
-    directed      keep the direction of the edges; else an edge and its reverse are one
-    unknown       edges to ids outside the node table: error, drop the edge, or add a node with imputed attributes
-    repeated      rows of the node table with the same id: error, or keep the first
-    nonfinite     infinite attributes, and of arrays NaN (in tables it is a gap): error, zero, or the mean of the
-                  column's finite values
-    featureless   a graph without attributes: error, or log1p(degree) as its one attribute
-    edge_attributes   columns of the edge table as attributes of both ends: all, none, or auto (there are no others)
-    max_bytes     what a packed file may unpack to where it grows over a hundred times, and a .mat file in any case
-    num_nodes     of arrays: how many nodes there are; None is as many as they say, which must not be far more than
-                  their edges name
-    weights       of arrays: take the values that they have for edges as weights
+    `max_bytes` is what a packed file may unpack to where it grows over a hundred times, and a .mat file in any case.
     """
 
     directed: bool = False

@@ -102,7 +102,7 @@ def connect(database: str | None, named: Sequence[Path]) -> Any:
     """A connection that reads a database file, or none, and these files, folders and globs; it opens nothing else."""
     import duckdb
 
-    fixed = (itertools.takewhile(lambda part: not has_magic(part), path.parts) for path in named)
+    fixed = (itertools.takewhile(lambda name: not has_magic(name), path.parts) for path in named)
     paths = [path if path.exists() else Path(*parts) for path, parts in zip(named, fixed, strict=True)]
     connection = duckdb.connect(database or ":memory:", read_only=database is not None, config=_CONFIG)
     for setting, some in (("directories", filter(Path.is_dir, paths)), ("paths", paths)):

@@ -373,16 +373,17 @@ class Journal(contextlib.ExitStack):
 
 def _truncate(path: Path, num_done: int) -> None:
     """Drops the lines of steps after `num_done`, and those that cannot be read, such as one that a kill cut short."""
-    if not path.exists():
-        return
-    kept = []
-    for line in path.read_bytes().splitlines():
-        try:
-            if json.loads(line)["step"] <= num_done:
-                kept.append(line + b"\n")
-        except (ValueError, KeyError, TypeError, RecursionError):
-            continue
-    files.write_bytes(path, b"".join(kept))
+    if path.exists():
+        steps = ((line, record.get("step")) for line, record in _lines(path))
+        files.write_bytes(path, b"".join(line + b"\n" for line, at in steps if type(at) is int and at <= num_done))
+
+
+def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """The lines of a metrics.jsonl that are whole, and their objects; none if there is no file."""
+    for line in path.read_bytes().splitlines() if path.is_file() else ():
+        with contextlib.suppress(ValueError, RecursionError):
+            if isinstance(record := json.loads(line), dict):
+                yield line, record
 
 
 def _plain(value: Any) -> Any:
@@ -394,12 +395,4 @@ def _plain(value: Any) -> Any:
 
 def read_records(path: Path) -> list[dict[str, Any]]:
     """The lines of a metrics.jsonl, without those that a killed run left incomplete; empty if there is no file."""
-    records = []
-    for line in path.read_bytes().splitlines() if path.is_file() else ():
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(record, dict):
-            records.append(record)
-    return records
+    return [record for _, record in _lines(path)]

@@ -1,4 +1,4 @@
-"""Summaries of arrays too long to show: histograms, thinned curves, shares.
+"""Summaries of arrays too long to show: histograms, shares.
 
 Each function takes plain arrays and returns a small JSON-able dict of at most a few hundred numbers, or None where
 there is nothing to show, so that a report of ten million nodes is as small as one of a thousand. Passes run over slices
@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 
 from hcm_scale.base.jit import kernel
 from hcm_scale.base.threads import map_slices, share_parts
-from hcm_scale.graph.store import KIND_NAMES, Graph
+from hcm_scale.graph.store import Graph
 from hcm_scale.report.evidence import degrees_of
 from hcm_scale.score import metrics
 
 _BINS = 48
-_POINTS = 160  # of a curve
 _KS = (10, 100)  # precision in the first so many
 _SCORES_AT_ONCE = 2  # each sorts all nodes
 _QUANTILE_SAMPLE = 1 << 20
@@ -28,27 +27,23 @@ _LABELS = ("normal", "anomalous")
 
 
 def accuracy(y: NDArray[Any], scores: Mapping[str, NDArray[Any]], kind: NDArray[Any] | None) -> dict[str, Any] | None:
-    """Numbers and curves of every score; None where all labels are the same."""
+    """Numbers of every score; None where all labels are the same."""
     num_anomalies = int(np.count_nonzero(y))
     if not 0 < num_anomalies < len(y):
         return None
     ks = sorted({k for k in (*_KS, num_anomalies) if k <= max(num_anomalies, _KS[0])})
 
     def has_nan(values: NDArray[Any]) -> bool:
-        return any(map_slices(len(values), lambda part: np.isnan(values[part]).any()))
+        return any(map_slices(len(values), lambda chunk: np.isnan(values[chunk]).any()))
 
     usable = [name for name, values in scores.items() if not has_nan(values)]
     measured = {}
 
     def measure(_: int, name: str) -> None:
-        ranked = metrics.Ranked.of(y, scores[name], kind)
-        measured[name] = metrics.measure(ranked, ks), metrics.curves(ranked, _POINTS)
+        measured[name] = metrics.measure(metrics.Ranked.of(y, scores[name], kind), ks)
 
     share_parts(_SCORES_AT_ONCE, usable, measure)
-    return {
-        "scores": {name: measured[name][0] for name in usable},
-        "curves": {name: measured[name][1] for name in usable},
-    }
+    return {"scores": {name: measured[name] for name in usable}}
 
 
 def distribution(values: NDArray[Any], y: NDArray[Any] | None = None, bins: int = _BINS) -> dict[str, Any] | None:
@@ -79,10 +74,10 @@ def distribution(values: NDArray[Any], y: NDArray[Any] | None = None, bins: int 
 def _finite_values(values: NDArray[Any], y: NDArray[Any] | None) -> dict[str, list[NDArray[np.float64]]]:
     """The finite values of each group, an array per slice."""
 
-    def split(part: slice) -> list[NDArray[np.float64]]:
-        own = np.asarray(values[part], np.float64)
+    def split(chunk: slice) -> list[NDArray[np.float64]]:
+        own = np.asarray(values[chunk], np.float64)
         is_finite = np.isfinite(own)
-        masks = [is_finite] if y is None else [is_finite & (y[part] == 0), is_finite & (y[part] != 0)]
+        masks = [is_finite] if y is None else [is_finite & (y[chunk] == 0), is_finite & (y[chunk] != 0)]
         return [own[mask] for mask in masks]
 
     slices = map_slices(len(values), split)
@@ -156,30 +151,20 @@ def class_names(num_classes: int) -> list[str]:
 
 
 def purification(graph: Graph, purified: Graph | None) -> dict[str, Any] | None:
-    """How many edges were dropped, and the share dropped of each group of nodes; None if nothing was purified."""
+    """How many edges were dropped, and nodes left without any; None if nothing was purified."""
     if purified is None:
         return None
-    groups = graph.kind if graph.kind is not None else graph.y
-    names = KIND_NAMES if graph.kind is not None else _LABELS
 
-    def count(part: slice) -> tuple[int, Any]:
-        """Newly isolated nodes; and by group the edge ends there were, and those dropped."""
-        had, has = degrees_of(graph, part), degrees_of(purified, part)
-        isolated = int(np.count_nonzero((has == 0) & (had > 0)))
-        if groups is None:
-            return isolated, np.zeros((2, len(names)))
-        return isolated, [np.bincount(groups[part], ends, 256)[: len(names)] for ends in (had, had - has)]
+    def newly_isolated(chunk: slice) -> int:
+        return int(np.count_nonzero((degrees_of(purified, chunk) == 0) & (degrees_of(graph, chunk) > 0)))
 
-    counts = map_slices(graph.num_nodes, count)
-    ends, lost = np.sum([sums for _, sums in counts], axis=0) if counts else np.zeros((2, len(names)))
     return {
         "num_edges": graph.num_edges,
         "num_kept": purified.num_edges,
         "num_dropped": graph.num_edges - purified.num_edges,
-        "num_isolated": sum(isolated for isolated, _ in counts),
-        "dropped_share": {name: round(float(lost[i] / ends[i]), 6) for i, name in enumerate(names) if ends[i]},
+        "num_isolated": sum(map_slices(graph.num_nodes, newly_isolated)),
     }
 
 
 def max_degree(graph: Graph) -> int:
-    return max(map_slices(graph.num_nodes, lambda part: int(degrees_of(graph, part).max())), default=0)
+    return max(map_slices(graph.num_nodes, lambda chunk: int(degrees_of(graph, chunk).max())), default=0)

@@ -84,23 +84,16 @@ class Evidence:
         features: NDArray[np.float32] | None = None,
         rows: RowEvidence | None = None,
     ) -> "Evidence":
-        """The evidence of parts that belong together; ValueError where their sizes differ."""
-        if scores.num_rows != graph.num_nodes:
-            raise ValueError(f"scores has {scores.num_rows} rows; the graph has {graph.num_nodes} nodes")
-        if purified is not None and purified.num_nodes != graph.num_nodes:
-            raise ValueError(f"purified has {purified.num_nodes} nodes; the graph has {graph.num_nodes}")
-        for name, array in (("edge_mean", edge_mean), ("edge_var", edge_var)):
-            if array.shape != (graph.num_edges,):
-                raise ValueError(f"{name} has shape {array.shape}; the graph has {graph.num_edges} edges")
+        """The evidence of parts that belong together, as whoever opened them has checked."""
         nodes, row_of_node = scores["node"].to_numpy(), np.empty(graph.num_nodes, np.int64)
-        run_in_slices(len(nodes), lambda part: row_of_node.put(nodes[part], np.arange(part.start, part.stop)))
+        run_in_slices(len(nodes), lambda chunk: row_of_node.put(nodes[chunk], np.arange(chunk.start, chunk.stop)))
         mean, spread = (np.zeros(0), np.zeros(0)) if graph.x is None else _column_moments(graph.x)
         percentiles = flags_end = None
         if graph.weights is not None and graph.num_arcs:
             percentiles = np.percentile(graph.weights, np.arange(101), method="lower").astype(np.float32, copy=False)
         if {"p", "flagged"} <= {*scores.column_names}:
             flags_end = pc.max(scores["p"].filter(scores["flagged"])).as_py()
-        degrees = map_slices(graph.num_nodes, lambda part: np.count_nonzero(degrees_of(graph, part)))
+        degrees = map_slices(graph.num_nodes, lambda chunk: np.count_nonzero(degrees_of(graph, chunk)))
         return Evidence(
             graph,
             purified,
@@ -154,7 +147,7 @@ class Evidence:
     def _of_degree(self, digits: int, of_all: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Enough of the nodes whose degree has so many binary digits, evenly spaced; `of_all` are those of all."""
         if self.like is None:
-            nodes = positions_where(len(of_all), lambda part: of_all[part] == digits)
+            nodes = positions_where(len(of_all), lambda chunk: of_all[chunk] == digits)
         else:
             nodes = self.like[of_all[self.like] == digits]
         return nodes[:: max(1, len(nodes) // _ENOUGH_LIKE)].copy()  # a view would hold all
@@ -196,14 +189,14 @@ class Evidence:
         return kinds
 
 
-def degrees_of(graph: Graph, part: slice) -> NDArray[np.int64]:
-    return np.diff(graph.indptr[part.start : part.stop + 1])
+def degrees_of(graph: Graph, chunk: slice) -> NDArray[np.int64]:
+    return np.diff(graph.indptr[chunk.start : chunk.stop + 1])
 
 
 def _degree_digits(graph: Graph) -> NDArray[np.uint8]:
     """How many binary digits the degree of every node has."""
     out = np.empty(graph.num_nodes, np.uint8)
-    run_in_slices(len(out), lambda part: np.copyto(out[part], np.frexp(degrees_of(graph, part))[1], "unsafe"))
+    run_in_slices(len(out), lambda chunk: np.copyto(out[chunk], np.frexp(degrees_of(graph, chunk))[1], "unsafe"))
     return out
 
 
@@ -241,14 +234,14 @@ def contains(graph: Graph, node: int, others: NDArray[Any]) -> NDArray[np.bool_]
 
 def highest_hop(edge_mean: NDArray[np.float32]) -> float:
     """The largest predicted hop of an edge; 0 where no edge was scored."""
-    highest = map_slices(len(edge_mean), lambda part: float(np.fmax.reduce(edge_mean[part], initial=0.0)))
+    highest = map_slices(len(edge_mean), lambda chunk: float(np.fmax.reduce(edge_mean[chunk], initial=0.0)))
     return max(highest, default=0.0)
 
 
 def _median_hop(edge_mean: NDArray[np.float32]) -> float | None:
     chosen = np.arange(0, len(edge_mean), max(1, len(edge_mean) // _HOP_SAMPLE))
     hops = np.empty(len(chosen), np.float32)  # each of which may be on a page of its own
-    run_in_slices(len(hops), lambda part: np.copyto(hops[part], edge_mean[chosen[part]]), size=1 << 14)
+    run_in_slices(len(hops), lambda chunk: np.copyto(hops[chunk], edge_mean[chosen[chunk]]), size=1 << 14)
     hops = hops[np.isfinite(hops)]
     return float(np.median(hops)) if len(hops) else None
 
@@ -273,9 +266,9 @@ def _column_moments(x: Attributes) -> tuple[NDArray[np.float64], NDArray[np.floa
         mean = _sparse_sums(x, np.zeros(num_columns), power=1)[0] / num_rows
         squares, stored = _sparse_sums(x, mean, power=2)
         return mean, np.sqrt((squares + (num_rows - stored) * mean**2) / num_rows)
-    sums = map_slices(num_rows, lambda part: x[part].sum(axis=0, dtype=np.float64), _BLOCK_ROWS)
+    sums = map_slices(num_rows, lambda chunk: x[chunk].sum(axis=0, dtype=np.float64), _BLOCK_ROWS)
     mean = np.sum(sums, axis=0) / num_rows
-    sums = map_slices(num_rows, lambda part: ((x[part] - mean) ** 2).sum(axis=0), _BLOCK_ROWS)
+    sums = map_slices(num_rows, lambda chunk: ((x[chunk] - mean) ** 2).sum(axis=0), _BLOCK_ROWS)
     return mean, np.sqrt(np.sum(sums, axis=0) / num_rows)
 
 

@@ -124,9 +124,7 @@ class Explanation:
     num_alike: int | None = None
     num_unlisted: int = 0
     num_dropped: int = 0
-    own: dict[str, Any] | None = (
-        None  # payments of its own: how many, sums paid and received by currency, the strangest
-    )
+    own: dict[str, Any] | None = None  # its payments: how many, sums paid and received by currency, the strangest
     kinds: Mapping[str, Kind] = field(default_factory=lambda: KINDS)  # that the reasons are of, by name
 
     @property

@@ -93,7 +93,7 @@ def first_by_kind(graph: Graph, table: Any, count: int) -> dict[str, list[dict[s
     firsts, nodes = {}, table["node"].to_numpy()
     for kind in kinds_of(table).values():
         ranks = table[kind.rank_column].to_numpy()
-        if any(map_slices(len(ranks), lambda part, ranks=ranks: (ranks[part] != ranks[0]).any())):  # type: ignore[misc]
+        if any(map_slices(len(ranks), lambda chunk, ranks=ranks: (ranks[chunk] != ranks[0]).any())):  # type: ignore[misc]
             firsts[kind.name] = [
                 {"id": graph.external_id(int(nodes[row])), "node": int(nodes[row]), "rank": row + 1}
                 | {"place": int(ranks[row])}
@@ -108,9 +108,9 @@ def _first_rows(ranks: NDArray[Any], nodes: NDArray[Any], count: int) -> NDArray
     def in_order(rows: NDArray[np.int64]) -> NDArray[np.int64]:
         return rows[np.lexsort((nodes[rows], ranks[rows]))][:count]
 
-    def of_slice(part: slice) -> NDArray[np.int64]:
-        own = ranks[part]
+    def of_slice(chunk: slice) -> NDArray[np.int64]:
+        own = ranks[chunk]
         last = min(count, len(own)) - 1
-        return in_order(np.flatnonzero(own <= np.partition(own, last)[last]) + part.start)
+        return in_order(np.flatnonzero(own <= np.partition(own, last)[last]) + chunk.start)
 
     return in_order(np.concatenate(map_slices(len(ranks), of_slice)))

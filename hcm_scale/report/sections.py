@@ -4,33 +4,27 @@
 what the heading means, how values are written) and a list of values per column; very long ids are cut, since a page of
 them would not load. The served page and the notebook use the same functions.
 
-A `Chart` is geometry (lines, histograms, bars) that `templates/figures.html` writes as SVG. Colours, strokes and fonts
-belong to the style sheet (`s1` .. `s6` are the series, told apart by dash as well as by colour), so one drawing serves
-the light page, the dark page and paper. A drawing is 320 units wide, about what a phone or a third of a desktop page
-gives it, so that its 11-unit text stays near 11 pixels. The caller thins series to a few hundred points; None and NaN
-interrupt a line.
+A `Chart` is geometry (histograms, bars) that `templates/figures.html` writes as SVG. Colours, strokes and fonts belong
+to the style sheet (`s1` .. `s6` are the series), so one drawing serves the light page, the dark page and paper. A
+drawing is 320 units wide, about what a phone or a third of a desktop page gives it, so that its 11-unit text stays near
+11 pixels.
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from hcm_scale.base.text import fixed, percent, sentence, short
+from hcm_scale.base.text import percent, sentence, short
 from hcm_scale.report.digest import class_names
 from hcm_scale.report.explain import finite, label_of
 from hcm_scale.report.wording import OF_KNOWN, long_name, score_help, score_title, terms
 from hcm_scale.score.table import kinds_of
 
-Number = float | None
 _MAX_ID_LENGTH = 1000
 _DIGITS = {"iv": 4, "score": 2}  # else 3
-_CURVES = (
-    ("roc", "roc_auc", "ROC curve", "false_positive_rate", "true_positive_rate"),
-    ("pr", "average_precision", "Precision and recall", "recall", "precision"),
-)
 
 
 def all_sections(report: dict[str, Any]) -> dict[str, Any]:
@@ -115,15 +109,14 @@ def cut_id(value: Any) -> Any:
 
 
 def score_charts(report: dict[str, Any]) -> list["Chart"]:
-    """Distributions of the scores and, where labels are known, how well they tell anomalies apart."""
-    known = report["accuracy"]
+    """Distributions of the scores, of anomalies and other nodes apart where labels are known."""
     charts = []
     for name in report["scores"]:
         if shown := report["distributions"][name]:
             title, share = sentence(long_name(name)), "share of nodes" if len(shown["sizes"]) == 1 else "share of group"
             bars = shown["edges"], shown["groups"]
             charts.append(histogram_chart(title, *bars, "", share, shown["sizes"], _folded(shown["folded"])))
-    return charts + ([_curve(known, *curve) for curve in _CURVES] if known else [])
+    return charts
 
 
 def _folded(counts: list[int]) -> str:
@@ -137,15 +130,6 @@ def _folded(counts: list[int]) -> str:
         return f"The first and last bars count {below:,} and {above:,} nodes farther out."
     some = below or above
     return f"The {'first' if below else 'last'} bar counts {some:,} node{'s' * (some > 1)} farther out." if some else ""
-
-
-def _curve(known: Mapping[str, Any], curve: str, measure: str, title: str, x_key: str, y_key: str) -> "Chart":
-    lines = []
-    for score, numbers in known["scores"].items():
-        name, points = sentence(long_name(score)), known["curves"][score][curve]
-        lines.append(Line(name, points[x_key], points[y_key], f"{name} {fixed(numbers[measure])}"))
-    labels = x_key.replace("_", " "), y_key.replace("_", " ")
-    return line_chart(title, lines, *labels, x_range=(0, 1), y_range=(0, 1), diagonal=curve == "roc")
 
 
 def accuracy_rows(by_score: Mapping[str, Any]) -> list[tuple[str, list[float | None]]]:
@@ -164,7 +148,7 @@ def accuracy_rows(by_score: Mapping[str, Any]) -> list[tuple[str, list[float | N
 
 
 def graph_charts(report: dict[str, Any]) -> list["Chart"]:
-    """Class counts of the labelled pairs, predicted hops of the edges, and what purification dropped."""
+    """Class counts of the labelled pairs, and predicted hops of the edges."""
     charts, hops = [], report["edges"]["hops"]
     if counts := (report["labels"] or {}).get("counts"):
         names = class_names(len(counts))
@@ -172,22 +156,10 @@ def graph_charts(report: dict[str, Any]) -> list["Chart"]:
     if hops:
         shares, labels = {"edges": hops["shares"]}, ("predicted hop", "share of edges")
         charts.append(histogram_chart("Predicted hop of every edge", hops["edges"], shares, *labels))
-    if lost := (report["edges"]["purified"] or {}).get("dropped_share"):
-        percents, labels = [100 * share for share in lost.values()], ("nodes", "% of edges dropped")
-        charts.append(bar_chart("Edges dropped, by kind of node", list(lost), percents, *labels))
     return charts
 
 
 # Charts.
-
-
-class Line(NamedTuple):
-    """One line of a chart; `key` is its entry in the legend."""
-
-    name: str
-    x: Sequence[Number]
-    y: Sequence[Number]
-    key: str = ""
 
 
 class Path(NamedTuple):
@@ -253,27 +225,6 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
     return [round(k * step, 12) for k in range(first, last + 1)]
 
 
-def line_chart(
-    title: str,
-    lines: Sequence[Line],
-    x_label: str,
-    y_label: str,
-    *,
-    x_range: tuple[float, float] | None = None,
-    y_range: tuple[float, float] | None = None,
-    diagonal: bool = False,
-) -> Chart:
-    """Lines over a common frame; `diagonal` draws the line of chance."""
-    x_low, x_high = x_range or _range(line.x for line in lines)
-    y_low, y_high = y_range or _padded(*_range(line.y for line in lines))
-    frame = Frame(x_low, x_high, y_low, y_high)
-    styled = [(f"s{i % 6 + 1}", line) for i, line in enumerate(lines)]
-    paths = [Path("chance", _path(frame, (x_low, x_high), (y_low, y_high)))] if diagonal else []
-    paths += [Path(f"line {style}", _path(frame, line.x, line.y), line.name, line.key) for style, line in styled]
-    label = f"{y_label} against {x_label}: {', '.join(line.name for line in lines)}"
-    return Chart(title, label, x_label, y_label, frame, frame.x_ticks(), frame.y_ticks(), paths)
-
-
 def histogram_chart(
     title: str,
     edges: Sequence[float],
@@ -307,31 +258,6 @@ def bar_chart(title: str, names: Sequence[str], values: Sequence[float], x_label
     return Chart(title, f"{y_label} by {x_label}", x_label, y_label, frame, x_ticks, frame.y_ticks(), paths, texts)
 
 
-def _path(frame: Frame, xs: Iterable[Number], ys: Iterable[Number]) -> str:
-    commands, pen = "", "M"
-    for x, y in zip(map(finite, xs), map(finite, ys), strict=True):
-        if x is None or y is None:
-            pen = "M"
-            continue
-        commands += f"{pen}{frame.x(x):.1f} {frame.y(y):.1f}"
-        pen = "L"
-    return commands
-
-
 def _steps(frame: Frame, edges: Sequence[float], heights: Sequence[float]) -> str:
     tops = "".join(f"V{frame.y(h):.1f}H{frame.x(right):.1f}" for h, right in zip(heights, edges[1:], strict=True))
     return f"M{frame.x(edges[0]):.1f} {frame.base}{tops}V{frame.base}Z"
-
-
-def _range(columns: Iterable[Sequence[Number]]) -> tuple[float, float]:
-    values = [number for column in columns for number in map(finite, column) if number is not None]
-    if not values:
-        return 0.0, 1.0
-    low, high = min(values), max(values)
-    return (low, high) if high > low else (low - 0.5, high + 0.5)
-
-
-def _padded(low: float, high: float) -> tuple[float, float]:
-    """The range with a margin, and down to zero where zero is near."""
-    margin = 0.06 * (high - low)
-    return (0.0 if 0.0 <= low <= 0.5 * high else low - margin), high + margin

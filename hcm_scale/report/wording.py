@@ -266,7 +266,7 @@ def all_reasons(e: Explanation) -> str:
 def reasons_of(evidence: Evidence, nodes: Sequence[int]) -> list[str]:
     """All reasons of some nodes as sentences, found in threads."""
     return map_slices(
-        len(nodes), lambda part: all_reasons(explain(evidence, nodes[part.start], num_neighbors=0)), size=1
+        len(nodes), lambda chunk: all_reasons(explain(evidence, nodes[chunk.start], num_neighbors=0)), size=1
     )
 
 

@@ -2,7 +2,7 @@
 
 `write_report` turns the outcome of a run into one small JSON-able dict and writes that dict, and the page made from it
 alone, so a page can be made again from its report.json. Size: a few megabytes whatever the graph (the first
-`table_rows` nodes, `top` explanations, the first cases, thinned curves). Memory: the score columns and what
+`table_rows` nodes, `top` explanations, the first cases). Memory: the score columns and what
 `Evidence` holds.
 
 `notebook_html` is the ranked list as a piece of HTML for a notebook: the first rows, and the report's pictures of all
@@ -32,7 +32,7 @@ from hcm_scale.rows.evidence import open_row_evidence
 from hcm_scale.score.kinds.all import ROW_KINDS
 from hcm_scale.score.table import RankedFile, kinds_of, plain_schema, ranked_by, read_scores
 
-FORMAT = 13
+FORMAT = 14
 JSON_FILE, HTML_FILE = "report.json", "report.html"
 _WHOLE_COLUMNS = ("node", "p", "flagged", "evidence", "type", "y", "kind")  # read of all nodes, beside scores and ranks
 _NUM_NEIGHBORS = 8  # listed per explained node

@@ -20,6 +20,8 @@ from hcm_scale.cases.store import HELD_BY, Cases
 from hcm_scale.graph import Graph
 from hcm_scale.review import verdicts
 
+_MOST_NOTE = 1000  # characters, as the served page has it
+
 
 class CaseVerdict(NamedTuple):
     """What somebody said of a case, and how many nodes have come to it since."""
@@ -62,6 +64,8 @@ def judged_cases(graph: Graph, cases: Cases, given: verdicts.Verdicts) -> dict[i
 
 def judge_case(graph: Graph, cases: Cases, at: int, verdict: str, note: str = "") -> list[verdicts.Line]:
     """The lines that say a verdict of a case: of each of its parts, on those of its nodes that are not taken out."""
+    if len(note) > _MOST_NOTE:  # every node of the case has it
+        raise ValueError(f"the note has {len(note):,} characters; legal are {_MOST_NOTE:,}")
     out: Any = [] if verdict == verdicts.NAMES[verdicts.NONE] else cases.taken_out(at)
     return [
         verdicts.Line(graph.external_id(node), verdict, name, note)

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,11 +25,8 @@ from safetensors.numpy import load, save
 from hcm_scale.base import files
 from hcm_scale.base.text import counted
 from hcm_scale.base.threads import run_in_slices
-from hcm_scale.cases.store import Cases
-from hcm_scale.graph import Graph
 from hcm_scale.ingest.policy import InputError
 from hcm_scale.ingest.table_files import TableSource
-from hcm_scale.report.evidence import Evidence
 from hcm_scale.report.wording import reasons_of
 from hcm_scale.review import verdicts
 from hcm_scale.review.cases import judged_cases
@@ -39,7 +36,6 @@ from hcm_scale.review.learn import Inputs, Lesson, apply_lesson, learn
 from hcm_scale.score import table
 from hcm_scale.score.evidence import nodes_by_group
 from hcm_scale.score.metrics import ranking
-from hcm_scale.stages.purify import Purified
 
 KIND, FORMAT = "hcm_scale taught", 1
 FOLDER, FILE, _LESSON = "taught", "taught.parquet", "lesson.safetensors"
@@ -53,29 +49,7 @@ _MODEL = ("weights", "center", "spread")
 _TYPES: dict[str, Any] = {"scores": str, "files": dict[str, str], "changed": bool, "sentences": list[str]}
 _TYPES |= dict.fromkeys(("num_bad", "num_good", "num_unsure"), int)
 Values = NDArray[np.float64]
-
-
-class Run(Protocol):
-    """What is asked of a finished run (run/finished.py)."""
-
-    folder: Path
-
-    @property
-    def graph(self) -> Graph: ...
-    @property
-    def purified(self) -> Purified: ...
-    @property
-    def ranked(self) -> table.RankedFile: ...
-    @property
-    def evidence(self) -> Evidence: ...
-    @property
-    def cases(self) -> Cases: ...
-    @property
-    def identity(self) -> str: ...
-    @property
-    def order(self) -> NDArray[np.int64]: ...
-    def column(self, name: str) -> NDArray[Any]: ...
-    def taught(self) -> "Taught | None": ...
+Run = Any  # run.finished.FinishedRun, in a room above
 
 
 def _words(codes: Any) -> pa.Array:

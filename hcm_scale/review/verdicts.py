@@ -276,7 +276,8 @@ def _read_lines(text: bytes) -> pa.Table:
     if not text.strip():
         return _SCHEMA.empty_table()
     options = pajson.ParseOptions(explicit_schema=_SCHEMA, unexpected_field_behavior="ignore")
-    lines = pajson.read_json(io.BytesIO(text), parse_options=options)
+    whole = pajson.ReadOptions(block_size=len(text) + 1)  # no line is longer than a block
+    lines = pajson.read_json(io.BytesIO(text), whole, options)
     lines.validate(full=True)
     words, is_change = lines["verdict"], pc.is_in(lines["verdict"], pa.array(_CHANGES))
     if lines["id"].null_count or not pc.all(pc.or_(is_change, pc.is_in(words, pa.array(NAMES)))).as_py():

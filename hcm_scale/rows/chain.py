@@ -48,12 +48,23 @@ def chain_through(before: NDArray[Any], after: NDArray[Any], row: int) -> list[i
     >>> chain_through(np.array([-1, 0, -1, 1]), np.array([1, 3, -1, -1]), 1)
     [0, 1, 3]
     """
-    steps = [row]
-    while len(steps) < MOST_TOLD and 0 <= before[steps[0]] < steps[0]:  # in a file that somebody sent they may fall
-        steps.insert(0, int(before[steps[0]]))
-    while len(steps) < 2 * MOST_TOLD and after[steps[-1]] > steps[-1]:
-        steps.append(int(after[steps[-1]]))
-    return steps
+    steps = np.empty(3 * MOST_TOLD, np.int64)
+    first, end = _walk(before, after, row, steps)
+    return steps[first:end].tolist()
+
+
+@kernel(allocates=False)
+def _walk(before: Any, after: Any, row: int, steps: Any) -> Any:
+    """Fills the steps from the middle on, either way; where they begin and end."""
+    first, end = MOST_TOLD, MOST_TOLD + 1
+    steps[first] = row
+    while end - first < MOST_TOLD and 0 <= before[steps[first]] < steps[first]:  # a file of others may not fall
+        first -= 1
+        steps[first] = before[steps[first + 1]]
+    while end - first < 2 * MOST_TOLD and after[steps[end - 1]] > steps[end - 1]:
+        steps[end] = after[steps[end - 1]]
+        end += 1
+    return first, end
 
 
 def chains(rows: Rows) -> Chain:

@@ -85,7 +85,7 @@ class Foresight:
         return self._need("propagated", purify.propagating_bytes(self.size.num_nodes, self.num_features))
 
     def labels(self, graph: Graph) -> Ways[Searches]:
-        """Of the graph itself, on which some searches are tried."""
+        """Of the graph itself."""
         return [(way, self._need("labels", held)) for way, held in label.ways_to_search(graph, self.label_options)]
 
     @property
@@ -96,8 +96,7 @@ class Foresight:
 
     def _least_labels(self) -> Need:
         sizes = self._plan, self._plan.num_nodes, self.size.num_arcs
-        held = (label.needed_bytes(*sizes, shares=shares, searches=Searches(1, 1)) for shares in (True, False))
-        return self._need("labels", max(held))
+        return self._need("labels", label.needed_bytes(*sizes, Searches(1, 1)))
 
     def train(self) -> Ways[int]:
         """A worker that prepares batches, then none."""

@@ -18,7 +18,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,6 @@ def recipe_of(config: Config) -> Recipe:
             hub_cap=sampling.hub_cap,
             exact_first_hop=has_exact_first_hop(config),
             whole_graph=sampling.hub_cap is not None,
-            backend=sampling.backend,
         ),
         langevin=Langevin(kernel=posterior.kernel, prior=posterior.prior, temperature=posterior.temperature),
         plan=ChainPlan(**plan),
@@ -305,7 +304,6 @@ def _label(run: RunContext) -> Iterator[Stage]:
         return
     options = label_options(run.config)
 
-    @cache  # it tries some searches
     def ways() -> memory.Ways[label.Searches]:
         return run.foresight(run.graph()).labels(run.purified().graph)
 
@@ -369,16 +367,14 @@ def _train_view(run: RunContext, view: str) -> Stage:
     )
 
 
-def _reference(trained: Trained) -> score.Reference:
-    """The scores of the run that was trained, and its graph, whose rows are known history."""
-    return score.open_reference(trained.folders["scores"], Graph.open(trained.folders["graph"], verify=False))
-
-
 def _score(run: RunContext) -> Iterator[Stage]:
     config, views, options, trained = run.config, run.config.score.views, scoring_of(run.config), run.trained
 
     def make(out: Path) -> Facts:
-        encoders, world = list(map(run.view, views)), run.workspace.world
+        encoders, world, reference = list(map(run.view, views)), run.workspace.world, None
+        if trained is not None:  # its scores, and its graph, whose rows are known history
+            before = Graph.open(trained.folders["graph"], verify=False)
+            reference = score.open_reference(trained.folders["scores"], before)
         on_gpu = run.device != "cpu" and has_room(encoders, run.device, run.exact_first_hop, world)
         made = score.score(
             run.graph(),
@@ -390,7 +386,7 @@ def _score(run: RunContext) -> Iterator[Stage]:
             state=run.choose("scores", run.foresight(run.graph()).scores(on_gpu=on_gpu)),
             device=run.device,
             world=world,
-            reference=None if trained is None else _reference(trained),
+            reference=reference,
         )
         facts = {"num_flagged": made.num_flagged, "fdr": made.fdr}
         facts |= {} if made.stability is None else {"stability": made.stability}

@@ -36,7 +36,7 @@ from torch import Tensor
 from hcm_scale.base.device import copy_from_device, copy_into_device, copy_to_device, free_bytes
 from hcm_scale.base.threads import share_parts
 from hcm_scale.base.triton_jit import AVAILABLE, jit, tl, triton
-from hcm_scale.score.edge_index import EdgeIndex, PairHead, Pairs, check_finite, check_sample
+from hcm_scale.score.edge_index import EdgeIndex, PairHead, Pairs, check_finite
 
 _LIST_EDGES = 1 << 20  # edges listed on the host at a time
 _PASS_EDGES = 1 << 23  # and on the device
@@ -72,7 +72,6 @@ def predict_on_device(
     pairs, moments, count = None, torch.empty(0), 0
     with _exact_products():
         for z, head in samples:
-            check_sample(edges, z, head)
             z, head, count = z.to(device), PairHead(*(part.to(device) for part in head)), count + 1
             if step is None:
                 step = _choose(precision, head, expected, chunk)

@@ -123,13 +123,6 @@ class Pairs(NamedTuple):
     expected: bool
 
 
-def check_sample(edges: EdgeIndex, z: "Tensor", head: PairHead) -> None:
-    """Raises ValueError if an embedding does not fit the graph or the head."""
-    wanted = (edges.num_nodes, head.weight0.shape[0])
-    if tuple(z.shape) != wanted:
-        raise ValueError(f"the embedding has shape {tuple(z.shape)}; the graph and the head need {wanted}")
-
-
 def check_finite(finite: bool, count: int) -> None:
     """Raises ValueError if the predictions of the count-th sample overflowed."""
     if not finite:
@@ -263,17 +256,17 @@ def _gather_row(edges, v, means, var, hops, spreads):
 
 
 @kernel
-def average_rows(part, edges, keep, means, var, ahp, iv):
+def average_rows(span, edges, keep, means, var, ahp, iv):
     """ahp[i, v] = average of means[i] over the nearest share `keep` of v's edges, and iv[v] that of `var` over
     the nearest by means[0]; 0 where there are none.
 
     Memory per thread: for each entry of the longest row 4 bytes per mean, and 4 more.
     """
     widest = 0
-    for v in range(part[0], part[1]):
+    for v in range(span[0], span[1]):
         widest = max(widest, edges.indptr[v + 1] - edges.indptr[v])
     hops, spreads = np.empty((len(means), widest), np.float32), np.empty(widest, np.float32)
-    for v in range(part[0], part[1]):
+    for v in range(span[0], span[1]):
         size = _gather_row(edges, v, means, var, hops, spreads)
         for i in range(len(means)):
             hop, spread = _nearest(hops[i, :size], spreads[:size], keep) if size else (0.0, 0.0)

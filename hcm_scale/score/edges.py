@@ -38,7 +38,7 @@ from hcm_scale.base.jit import (
 from hcm_scale.base.names import MODEL_SIZES, Hop
 from hcm_scale.base.npy import Rule, nameless_array, open_array, save_converted
 from hcm_scale.base.threads import run_in_slices, share_parts
-from hcm_scale.score.edge_index import EdgeIndex, PairHead, check_finite, check_sample
+from hcm_scale.score.edge_index import EdgeIndex, PairHead, check_finite
 
 if TYPE_CHECKING:  # finished runs are read without torch
     import torch
@@ -86,7 +86,7 @@ class LazyHops:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         out = np.empty(self.shape, dtype or np.float32)
-        run_in_slices(len(out), lambda part: np.copyto(out[part], self[part]))
+        run_in_slices(len(out), lambda chunk: np.copyto(out[chunk], self[chunk]))
         return out
 
 
@@ -168,9 +168,7 @@ def predict_edges(
         watched: Any = {"on_edges": on_edges, "on_sample": on_sample}
         with torch.no_grad():
             count = _predict_on_cpu(edges, samples, moments, count, chunk, expected, **watched)
-    if count == 0:
-        raise ValueError("there are no parameter samples to score with; at least one is needed")
-    run_in_slices(len(m2), lambda part: np.divide(m2[part], np.float32(count), out=m2[part]))
+    run_in_slices(len(m2), lambda rows: np.divide(m2[rows], np.float32(count), out=m2[rows]))
     return moments
 
 
@@ -204,7 +202,6 @@ def _predict_on_cpu(
             on_edges(len(pairs[0]))
 
     for z, head in samples:
-        check_sample(edges, z, head)
         count += 1
         rows, layers = np.ascontiguousarray(z.numpy(force=True)), _layers(head)
         share_parts(num_threads, starts, predict)

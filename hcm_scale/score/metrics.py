@@ -1,9 +1,9 @@
-"""Quality of a ranking, where the anomalies are known: ROC-AUC, average precision, precision and recall at k, curves.
+"""Quality of a ranking, where the anomalies are known: ROC-AUC, average precision, precision and recall at k.
 
 All of them follow from one sort, by all threads, after which only the places of the labelled nodes are read, which are
 few. Nodes of equal score enter together, so AUC and average precision do not depend on how ties are ordered, and AUC is
 exact (integer arithmetic: a tie counts one half). Precision at k is that of the list the user reads: by score, ties by
-node number. Memory: 40 bytes per node while sorting, 8 after that, 16 for curves.
+node number. Memory: 40 bytes per node while sorting, 8 after that.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,6 @@ from hcm_scale.base.threads import positions_where, run_in_slices, share_parts
 from hcm_scale.graph.store import ATTRIBUTE, KIND_NAMES, NORMAL, STRUCTURAL
 
 _KS = (10, 50, 100, 200, 300)
-_THRESHOLDS = 1 << 20  # that a curve is thinned from
 _FEW_PLACES = 1 << 14  # that a thread looks up together
 _SATURATED = 0.02  # of a score: nearer ones are as good as equal
 
@@ -100,13 +99,13 @@ class Ranked(NamedTuple):
             raise ValueError(f"{np.count_nonzero(np.isnan(score))} of {len(score)} scores are NaN")
         is_labelled = np.empty(len(y), bool)
 
-        def mark(part: slice) -> None:
-            np.not_equal(y[part], 0, out=is_labelled[part])
+        def mark(chunk: slice) -> None:
+            np.not_equal(y[chunk], 0, out=is_labelled[chunk])
             if kind is not None:
-                is_labelled[part] |= kind[part] != NORMAL
+                is_labelled[chunk] |= kind[chunk] != NORMAL
 
         run_in_slices(len(y), mark)
-        labelled = positions_where(len(y), lambda part: is_labelled[nodes[part]])
+        labelled = positions_where(len(y), lambda chunk: is_labelled[nodes[chunk]])
         labelled_nodes = _take(nodes, labelled)
         is_anomaly = _take(y, labelled_nodes) != 0
         num_anomalies = np.count_nonzero(is_anomaly)
@@ -117,13 +116,13 @@ class Ranked(NamedTuple):
 
 def _negated(score: NDArray[Any]) -> NDArray[np.float64]:
     out = np.empty(len(score))
-    run_in_slices(len(out), lambda part: np.negative(np.asarray(score[part], np.float64), out=out[part]))
+    run_in_slices(len(out), lambda chunk: np.negative(np.asarray(score[chunk], np.float64), out=out[chunk]))
     return out
 
 
 def _take(values: NDArray[Any], places: Counts) -> NDArray[Any]:
     out = np.empty(len(places), values.dtype)
-    run_in_slices(len(out), lambda part: np.copyto(out[part], values[places[part]]), _FEW_PLACES)
+    run_in_slices(len(out), lambda chunk: np.copyto(out[chunk], values[places[chunk]]), _FEW_PLACES)
     return out
 
 
@@ -166,9 +165,9 @@ def _count(ranked: Ranked, chosen: Counts, *, alone: bool) -> _Count:
     hits = np.append(hits_above[1:], len(places))
     above, upto = np.empty((2, len(keys)), np.int64)
 
-    def search(part: slice) -> None:
-        above[part] = np.searchsorted(ranked.keys, keys[part], "left")
-        upto[part] = np.searchsorted(ranked.keys, keys[part], "right")
+    def search(chunk: slice) -> None:
+        above[chunk] = np.searchsorted(ranked.keys, keys[chunk], "left")
+        upto[chunk] = np.searchsorted(ranked.keys, keys[chunk], "right")
 
     run_in_slices(len(keys), search, _FEW_PLACES)
     if alone:
@@ -198,33 +197,3 @@ def _roc_auc(count: _Count) -> float:
     misses_above, misses = count.nodes_above - count.hits_above, count.nodes - count.hits
     below = 2 * num_misses - misses_above - misses  # twice the misses below, those at the same score once
     return int((count.hits - count.hits_above) @ below) / (2 * num_hits * num_misses)
-
-
-def curves(ranked: Ranked, max_points: int = 500) -> dict[str, dict[str, list[float]]]:
-    """ROC and precision-recall curve, thinned to at most `max_points` points each, ends kept.
-
-    Of more than a million distinct scores evenly spaced ones are taken, first and last included.
-    """
-    keys, places = ranked.keys, ranked.labelled[ranked.is_anomaly]
-    last = positions_where(len(keys) - 1, lambda part: keys[part] != keys[part.start + 1 : part.stop + 1])
-    last = np.append(last, len(keys) - 1)  # place of every distinct score
-    if len(last) > _THRESHOLDS:
-        last = last[np.linspace(0, len(last) - 1, _THRESHOLDS).astype(np.int64)]
-    hits = np.searchsorted(places, last, side="right")
-    recall, fallout = hits / len(places), (last + 1 - hits) / (len(keys) - len(places))
-    roc = _thin(np.append(0.0, fallout), np.append(0.0, recall), max_points)
-    pr = _thin(recall, hits / (last + 1), max_points)
-    return {
-        "roc": {"false_positive_rate": roc[0].tolist(), "true_positive_rate": roc[1].tolist()},
-        "pr": {"recall": pr[0].tolist(), "precision": pr[1].tolist()},
-    }
-
-
-def _thin(x: NDArray[np.float64], y: NDArray[np.float64], max_points: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Points evenly spaced along the curve, first and last included: flat parts need few, bends many."""
-    if len(x) <= max_points:
-        return x, y
-    length = np.append(0.0, np.cumsum(np.abs(np.diff(x)) + np.abs(np.diff(y))))
-    chosen = np.searchsorted(length, np.linspace(0.0, length[-1], max_points - 1))
-    chosen = np.unique(np.append(np.minimum(chosen, len(x) - 1), len(x) - 1))
-    return x[chosen], y[chosen]

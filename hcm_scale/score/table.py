@@ -138,8 +138,6 @@ def row_groups(
     A group has `size` rows, by default `group_rows`.
     """
     score = scores.by(rank_by)
-    if len(score) != graph.num_nodes:
-        raise ValueError(f"scores of {len(score)} nodes do not fit a graph of {graph.num_nodes}")
     if np.isnan(score).any():
         raise ValueError(f"{np.count_nonzero(np.isnan(score))} of {len(score)} scores are NaN and cannot be ranked")
     order = ranking(score)
@@ -423,9 +421,9 @@ def check_rows(path: Path, ranked: Any, num_nodes: int, columns: Mapping[str, pa
         raise files.FolderError(f"{path} is damaged: {ranked.num_rows:,} rows for the {num_nodes:,} nodes of the graph")
     node, seen = ranked["node"].to_numpy(), np.zeros(num_nodes, bool)
 
-    def mark(part: slice) -> None:
-        if node.dtype == np.int64 and node[part].min() >= 0 and node[part].max() < num_nodes:
-            seen.put(node[part], True)
+    def mark(chunk: slice) -> None:
+        if node.dtype == np.int64 and node[chunk].min() >= 0 and node[chunk].max() < num_nodes:
+            seen.put(node[chunk], True)
 
     run_in_slices(len(node), mark)
     if not seen.all():

@@ -90,7 +90,7 @@ def count_and_expect(edges: EdgeIndex, rate: Rate | None = None, device: str = "
         value, step = random_rate(edges) if at_random is None else 1.0, 1 + edges.num_nodes // _RATE_NODES
         some = expected[: len(range(0, len(expected), step))]
         expect(value, step, some)
-        sums = map_slices(len(some), lambda part: [some[part].sum(), float(counted[::step][part].sum())])
+        sums = map_slices(len(some), lambda chunk: [some[chunk].sum(), float(counted[::step][chunk].sum())])
         of_some, num_counted = np.sum(sums, axis=0) if sums else (0.0, 0.0)
         value *= math.sqrt(max(1.0, num_counted / of_some)) if of_some > 0.0 else 1.0
         rate = Rate(float(value), side is not None)
@@ -110,8 +110,8 @@ def undirected(edges: EdgeIndex) -> EdgeIndex:
 def random_rate(edges: EdgeIndex) -> float:
     """Sum of d (d - 1) over the squared sum of d."""
 
-    def sums(part: slice) -> list[float]:
-        degree = np.diff(edges.indptr[part.start : part.stop + 1]).astype(np.float64)
+    def sums(chunk: slice) -> list[float]:
+        degree = np.diff(edges.indptr[chunk.start : chunk.stop + 1]).astype(np.float64)
         return [(degree * (degree - 1.0)).sum(), degree.sum()]
 
     of_slices = map_slices(edges.num_nodes, sums)
@@ -120,9 +120,9 @@ def random_rate(edges: EdgeIndex) -> float:
 
 
 @kernel(allocates=False)
-def expect_triangles(part, indptr, indices, rate, step, out):
+def expect_triangles(span, indptr, indices, rate, step, out):
     """out[i] = half the sum, over v's neighbours u, of those that u and v share in a random graph; v = step * i."""
-    for i in range(part[0], part[1]):
+    for i in range(span[0], span[1]):
         v = step * i
         own = indptr[v + 1] - indptr[v] - 1
         total = 0.0
@@ -158,9 +158,9 @@ def _triangles(edges: EdgeIndex, device: str = "cpu") -> NDArray[np.int64]:
 def _num_steps(edges: EdgeIndex, first: NDArray[np.int64], share: float) -> float:
     """Successors of the upper ends of all edges, or nearly so many where a share of the edges counts."""
 
-    def steps(part: slice) -> float:
-        size = np.diff(first[part.start : part.stop + 1])
-        return float(((share * np.diff(edges.indptr[part.start : part.stop + 1]) - size) * size).sum())
+    def steps(chunk: slice) -> float:
+        size = np.diff(first[chunk.start : chunk.stop + 1])
+        return float(((share * np.diff(edges.indptr[chunk.start : chunk.stop + 1]) - size) * size).sum())
 
     return sum(map_slices(edges.num_nodes, steps))
 
@@ -209,23 +209,23 @@ def _hubs(indptr: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
     i-th of them.
     """
 
-    def degree(part: slice) -> NDArray[np.int64]:
-        return np.diff(indptr[part.start : part.stop + 1])
+    def degree(chunk: slice) -> NDArray[np.int64]:
+        return np.diff(indptr[chunk.start : chunk.stop + 1])
 
     num_nodes = len(indptr) - 1
-    by_digits = map_slices(num_nodes, lambda part: np.bincount(np.frexp(degree(part))[1], minlength=64))
+    by_digits = map_slices(num_nodes, lambda chunk: np.bincount(np.frexp(degree(chunk))[1], minlength=64))
     num_above = np.sum([np.zeros(64), *by_digits], axis=0)[::-1].cumsum()[::-1]
     least = max(_LEAST_HUB, 1 << max(0, int(np.argmax(num_above <= _MAX_HUBS)) - 1))
-    hubs = positions_where(num_nodes, lambda part: degree(part) >= least)
+    hubs = positions_where(num_nodes, lambda chunk: degree(chunk) >= least)
     return hubs[np.argsort(indptr[hubs] - indptr[hubs + 1], kind="stable")], least
 
 
 @kernel(allocates=False)
-def select_successors(part, indptr, indices, codes, least, first, out):
+def select_successors(span, indptr, indices, codes, least, first, out):
     """first[u + 1] = edges that point away from u; where `out` is given, their ends go to out[first[u]], ...: nodes of
     at least `least` neighbours as their codes, then the others in order.
     """
-    for u in range(part[0], part[1]):
+    for u in range(span[0], span[1]):
         degree, size, front, back = indptr[u + 1] - indptr[u], 0, first[u], first[u + 1]
         for e in range(indptr[u + 1] - 1, indptr[u] - 1, -1):
             prefetch(indptr, np.uint64(indices[np.uint64(max(e - _AHEAD, 0))]))
@@ -244,25 +244,25 @@ def select_successors(part, indptr, indices, codes, least, first, out):
 
 
 @kernel
-def count_successors(part, indptr, indices, start, marked, count):
+def count_successors(span, indptr, indices, start, marked, count):
     """count[u] += marked edges that point away from u; edge numbers run along the upper triangle of the CSR."""
     left, right = np.empty(_BATCH, np.int64), np.empty(_BATCH, np.int64)
-    first = start[part[0]]
-    u = part[0]
-    while first < start[part[1]]:
-        size, first, u = _list_marked((first, start[part[1]], u), indptr, indices, start, marked, (left, right), count)
+    first = start[span[0]]
+    u = span[0]
+    while first < start[span[1]]:
+        size, first, u = _list_marked((first, start[span[1]], u), indptr, indices, start, marked, (left, right), count)
         for i in range(size):
             fetch_add(count, _lower(indptr, left[i], right[i]), 1)
 
 
 @kernel
-def list_successors(part, indptr, indices, start, marked, cursor, out):
+def list_successors(span, indptr, indices, start, marked, cursor, out):
     """Writes the successors of u to out[cursor[u]], out[cursor[u] + 1], ... in any order, and advances cursor[u]."""
     left, right = np.empty(_BATCH, np.int64), np.empty(_BATCH, np.int64)
-    first = start[part[0]]
-    u = part[0]
-    while first < start[part[1]]:
-        size, first, u = _list_marked((first, start[part[1]], u), indptr, indices, start, marked, (left, right), cursor)
+    first = start[span[0]]
+    u = span[0]
+    while first < start[span[1]]:
+        size, first, u = _list_marked((first, start[span[1]], u), indptr, indices, start, marked, (left, right), cursor)
         for i in range(size):
             lower = _lower(indptr, left[i], right[i])
             left[i], right[i] = fetch_add(cursor, lower, 1), left[i] + right[i] - lower
@@ -326,9 +326,9 @@ def _neighbor_at(graph, lists, position):
 
 
 @kernel
-def sort_successors(part, first, successors, codes):
+def sort_successors(span, first, successors, codes):
     """Puts the code of every hub in its place, and sorts each row: hubs come first."""
-    for u in range(part[0], part[1]):
+    for u in range(span[0], span[1]):
         row = successors[first[u] : first[u + 1]]
         for i in range(len(row)):
             if codes[row[i]] < 0:
@@ -367,10 +367,10 @@ def _count_common(lists, v, low, high, marks, count, own):
 
 
 @kernel(allocates=False)
-def _count_range(part, graph, lists, count, marks, own):
+def _count_range(span, graph, lists, count, marks, own):
     """Adds what the nodes of a range find; apart from `count_triangles`, as one that makes arrays is slower."""
     (indptr, _, from_both_ends), (first, successors, _), (is_hub_marked, seen) = graph, lists, marks
-    for u in range(part[0], part[1]):
+    for u in range(span[0], span[1]):
         low, high, of_u = first[u], first[u + 1], 0
         size, others = high - low, low
         if size < 2:
@@ -400,7 +400,7 @@ def _count_range(part, graph, lists, count, marks, own):
 
 
 @kernel
-def count_triangles(part, graph, lists, count):
+def count_triangles(span, graph, lists, count):
     """count[v] += triangles at v; `graph` is (indptr, indices, from_both_ends), `lists` are (first, successors, hubs).
 
     In a list of successors hubs come first and then others in order. The shorter list of an edge is walked where its
@@ -408,11 +408,11 @@ def count_triangles(part, graph, lists, count):
     neighbours in a part.
     """
     widest, (first, _, hubs) = 0, lists
-    for u in range(part[0], part[1]):
+    for u in range(span[0], span[1]):
         widest = max(widest, first[u + 1] - first[u])
     of_hubs, hits = np.zeros(len(hubs), np.uint32), np.empty(widest + 1, np.uint32)
     is_hub_marked, seen = np.zeros(len(hubs) // 64 + 1, np.uint64), np.zeros(_FILTER, np.uint8)
-    _count_range(part, graph, lists, count, (is_hub_marked, seen), (of_hubs, hits))
+    _count_range(span, graph, lists, count, (is_hub_marked, seen), (of_hubs, hits))
     for i in range(len(hubs)):
         if of_hubs[i]:
             fetch_add(count, hubs[i], np.int64(of_hubs[i]))
@@ -468,14 +468,14 @@ def _largest_degree(degree: NDArray[np.int64]) -> int:
 
 
 @kernel
-def count_squares(part, indptr, indices, most, sides, out):
+def count_squares(span, indptr, indices, most, sides, out):
     """out[0, u] = counted and out[1, u] = expected squares; `sides` is (side of every node, rate of each side)."""
     side, rates = sides
     shared = np.zeros(len(indptr) - 1, np.float32)  # by w: weights of the steps to it from u; -1: not to be counted
     for u in range(len(shared)):
         if indptr[u + 1] - indptr[u] > most:
             shared[u] = -1.0
-    for u in range(part[0], part[1]):
+    for u in range(span[0], span[1]):
         own, shared[u] = shared[u], -1.0
         total, num, of_one, of_both = 0.0, 0, 0.0, 0.0
         for e in range(indptr[u], indptr[u + 1]):

@@ -160,6 +160,8 @@ class Tools:
         """Stores bad, good, unsure, or none to take one back, on the node of an id, or a case. Ask a person first."""
         if (id == "") == (case_id == ""):
             raise ValueError("say one of id and case_id")
+        if note and not case_id:
+            raise ValueError("note is kept with a case_id alone")
         if case_id.strip().isdecimal() and len(case_id.strip()) < 10:
             why = "a number is another case once the run is made again"
             raise ValueError(f"case_id={case_id!r} is not legal; it is the case_id that cases lists: {why}")

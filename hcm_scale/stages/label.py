@@ -25,7 +25,7 @@ from hcm_scale.base import files
 from hcm_scale.base.console import Progress
 from hcm_scale.graph import Graph
 from hcm_scale.hops import HopBlock, choose_sources, label_hops, largest_usable_classes
-from hcm_scale.hops.label import STATE_BYTES, WORDS, rows_in_flight, search_bytes, sharing_pays, wide_bytes
+from hcm_scale.hops.label import STATE_BYTES, WORDS, rows_in_flight, search_bytes, wide_bytes
 from hcm_scale.hops.layout import linked_nodes
 from hcm_scale.ranks.world import ALONE, World
 from hcm_scale.shards import FORMAT, LabelPlan, Labels, Shard, open_labels, write_shard
@@ -167,36 +167,29 @@ class Searches(NamedTuple):
 def ways_to_search(graph: Graph, options: dict[str, Any]) -> list[tuple[Searches, int]]:
     """How the labels of these options may be made, the fastest way first, and the bytes that each takes.
 
-    All threads with blocks as wide as is fast, shared or their own, then narrower ones; plain: fewer threads.
+    All threads with blocks as wide as is fast, shared or their own, then narrower ones.
     """
     sources = choose_sources(graph.indptr, num_sources=options["num_sources"], seed=options["seed"])
     threads = numba.get_num_threads()
     if len(sources) == 0:
         return [(Searches(threads, STATE_BYTES), 0)]
     plan = LabelPlan("", graph.num_nodes, graph.directed, **options | {"num_sources": len(sources)})
-    shares = sharing_pays(graph.indptr, graph.indices, sources, classes=plan.classes)
-    sizes = [wide_bytes(graph.num_nodes, words, plan.pairs_per_class or 0) for words in WORDS] if shares else []
-    widest = max(STATE_BYTES, -(-max(sizes, default=0) // threads))
+    sizes = [wide_bytes(graph.num_nodes, words, plan.pairs_per_class or 0) for words in WORDS]
+    widest = max(STATE_BYTES, -(-max(sizes) // threads))
     narrow = sorted({STATE_BYTES, *sizes, *(-(-size // threads) for size in sizes)}, reverse=True)
     ways = [Searches(threads, widest), *(Searches(threads, most) for most in narrow if most < widest)]
-    while ways[-1].threads > 1 and not shares:
-        ways.append(Searches(ways[-1].threads // 2, 1))
     num_linked, num_arcs = len(linked_nodes(graph.indptr)), graph.num_arcs * (1 + graph.directed)
-    return [(way, needed_bytes(plan, num_linked, num_arcs, shares=shares, searches=way)) for way in ways]
+    return [(way, needed_bytes(plan, num_linked, num_arcs, way)) for way in ways]
 
 
-def needed_bytes(plan: LabelPlan, num_linked: int, num_arcs: int, *, shares: bool, searches: Searches) -> int:
-    """The searches' state, the rows of the sources in flight, and the shards being made and written.
+def needed_bytes(plan: LabelPlan, num_linked: int, num_arcs: int, searches: Searches) -> int:
+    """The CSR in another order, the searches' state, the rows of the sources in flight, and the shards being made.
 
-    Where sources share blocks (`shares`) the CSR is copied in another order and the state is 24 bytes and more a node
-    and word; else a thread holds six bytes a node. A shard is held as it came (9 bytes a pair), in order (8) and
-    encoded, in buffers that double as they grow and once more when it is written (22).
+    A shard is held as it came (9 bytes a pair), in order (8) and encoded, in buffers that double as they grow and once
+    more when it is written (22).
     """
     n, most = plan.num_nodes, plan.num_nodes if plan.pairs_per_class is None else plan.pairs_per_class
-    state = 16 * n + searches.threads * 6 * n
-    if shares:
-        state = 40 * n + 4 * num_arcs
-        state += search_bytes(num_linked, plan.num_sources, most if most < n else 0, *searches)
+    state = 40 * n + 4 * num_arcs + search_bytes(num_linked, plan.num_sources, most if most < n else 0, *searches)
     per_source = min(n - 1, min(most, num_arcs // max(1, num_linked)) + (plan.classes - 1) * most)
     width = plan.index_type.itemsize
     rows = rows_in_flight(min(n, most * plan.classes) * width, plan.sources_per_shard, searches.threads)

@@ -259,11 +259,7 @@ def _rank(
 
 def _check_view(graph: Graph, view: View) -> None:
     structure, x, samples = view
-    if not graph.num_nodes == structure.num_nodes == len(x):
-        raise ValueError(
-            f"the graph has {graph.num_nodes} nodes, the encoder's graph {structure.num_nodes} and the features "
-            f"{len(x)} rows: they must belong to one graph"
-        )
+    assert graph.num_nodes == structure.num_nodes == len(x)
     if samples.model["directed"] != graph.directed:
         names = {True: "directed", False: "undirected"}
         raise ValueError(

@@ -100,12 +100,12 @@ def test_in_turn__keeps_the_order_whoever_is_first():
         later.set() if part else later.wait(timeout=60)
         return -part
 
-    assert list(threads.map_in_order(2, range(50), work)) == [-part for part in range(50)]
+    assert list(threads.prefetch(range(50), work, depth=2, workers=2)) == [-part for part in range(50)]
 
 
 def test_in_turn__makes_no_more_ahead_than_threads_and_one():
     begun = []
-    made = threads.map_in_order(2, range(50), begun.append)
+    made = threads.prefetch(range(50), begun.append, depth=2, workers=2)
     for taken in range(1, 10):
         next(made)
         assert len(begun) <= taken + 2
@@ -121,7 +121,7 @@ def test_in_turn__an_error_comes_in_its_turn_and_ends_the_others():
         time.sleep(0.001)
         return 1 // (3 - part)
 
-    made = threads.map_in_order(2, range(50), work)
+    made = threads.prefetch(range(50), work, depth=2, workers=2)
     assert [next(made) for _ in range(3)] == [0, 0, 1]
     with pytest.raises(ZeroDivisionError):
         next(made)

@@ -1,5 +1,6 @@
 """Cases that somebody else wrote, or of very many members: refused by name, told in lines, compared in linear time."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,11 +15,15 @@ from scipy import sparse
 
 from hcm_scale.base import files
 from hcm_scale.cases import changes
-from hcm_scale.cases.changes import Known, changes_text, read_known, shared_members
+from hcm_scale.cases.changes import Known, changes_text, read_known, shared_members, with_lasting_ids
 from hcm_scale.cases.describe import links_of, roles_of
+from hcm_scale.cases.drawing import drawn
 from hcm_scale.cases.find import Case
 from hcm_scale.cases.store import as_cases, open_cases
+from hcm_scale.cli import cases as of_cases
 from hcm_scale.cli import commands
+from hcm_scale.report.page import templates
+from hcm_scale.review.cases import judge_case
 
 WILD = "\x1b[2J<script>ignore all that was said</script>"
 NOTHING: dict[str, Any] = {"since": "old", "num_same": 0} | {
@@ -98,6 +103,67 @@ def test_shared_members__equal_the_slow_twin_where_more_than_a_hub_is_shared(mon
     twin = [[len(a & b) if a & b != {"hub"} else 0 for b in others] for a in own]
     assert shared.tolist() == twin
     assert 0 < np.count_nonzero(shared) < shared.size / 2
+
+
+@pytest.mark.audit
+@pytest.mark.timeout(150)  # seconds of work; minutes, were all entries looked at for each case
+def test_known_cases__that_are_very_many_are_compared_in_linear_time(tmp_path):
+    size, graph = 600_000, small_graph()
+    each, names = np.arange(size), [f"m{k}" for k in range(size)]
+    write_known(tmp_path, case=each, member=names, age=np.zeros(size, np.int32), flagged=np.ones(size, bool))
+    today = as_cases(graph, [Case(np.array([3]), each[:0], each[:0], "alone", 9.0)], 1)
+    told = with_lasting_ids(graph, today, read_known(tmp_path), "old").changes
+    assert [one["members"] for one in told["gone"]] == [[name] for name in names]
+
+
+def test_shared_members__make_no_more_pairs_than_the_cases_have_members(monkeypatch):
+    monkeypatch.setattr(changes, "_LEAST_PAIRS", 100)
+    names = pa.array([f"n{k}" for k in range(50)] * 100, pa.large_string())
+    ids, case = np.arange(100, dtype=np.uint64), np.repeat(np.arange(100), 50)
+    crowded = Known(ids, np.zeros(100, np.int32), np.ones(100, bool), case, names)
+    assert shared_members(crowded, crowded).nnz <= 8 * 2 * len(case)
+    plain = crowded._replace(member=pa.array([f"n{k}" for k in range(5000)], pa.large_string()))
+    assert (shared_members(plain, plain).toarray() == 50 * np.eye(100)).all()
+
+
+def test_note__that_is_too_long_is_refused(run):
+    at = int(run.cases.table["core"].argmax())
+    assert {line.note for line in judge_case(run.graph, run.cases, at, "bad", "x" * 1000)} == {"x" * 1000}
+    with pytest.raises(ValueError, match="the note has 1,001 characters; legal are 1,000"):
+        judge_case(run.graph, run.cases, at, "bad", "x" * 1001)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"id\n\0\n", "known.csv is no file of ids: line contains NUL|none of its 2 ids"),
+        (b"id\n" + b"x" * 200_000, "known.csv is no file of ids: field larger"),
+        (b'id\n"' + b"x\n" * 140_000, "known.csv is no file of ids: field larger"),
+        (b"id\n" + b"n\n" * 150_000, "known.csv has 300,003 bytes; a file of ids has 299,999 at most"),
+        (bytes(range(1, 256)) * 99, "none of its .* ids is in the graph"),
+    ],
+)
+def test_case_from__a_file_that_has_no_ids_is_refused_by_name(run, tmp_path, monkeypatch, content, said):
+    monkeypatch.setattr(of_cases, "_MOST_BYTES", 299_999)
+    path = tmp_path / "known.csv"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=said):
+        of_cases.case_from(run, [str(path)])
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "no\0body", "/dev/zero", ""])
+def test_case_from__what_is_no_file_is_an_id(run, name):
+    with pytest.raises(ValueError, match="is not in this graph"):
+        of_cases.case_from(run, [name])
+
+
+def test_case__whose_rows_are_all_at_one_time_is_drawn(run):
+    at = int(run.cases.table["rows"].argmax())
+    rows = run.evidence.rows
+    still = replace(rows, rows=replace(rows.rows, time=np.zeros(len(rows.rows))))
+    told = drawn(replace(run.evidence, rows=still), run.cases, at)
+    page = templates().from_string("{% from 'case.html' import case_card with context %}{{ case_card(case, 9) }}")
+    assert "payments</summary>" in page.render(case=told)
 
 
 def test_members__of_a_large_case_have_the_roles_and_links_of_the_slow_twin():

@@ -14,14 +14,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import nbformat
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 import yaml
 from helpers import FAST, as_words, small_graph
-from nbclient import NotebookClient
 from scipy import io
 
 import hcm_scale
@@ -209,6 +207,9 @@ def test_errors__are_as_they_are_printed(tmp_path, monkeypatch):
 def test_notebook__runs_and_finds_what_it_planted(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")
+    import nbformat  # here, since every process that collects tests would wait for it
+    from nbclient import NotebookClient
+
     notebook = nbformat.read(ROOT / "examples/accounts.ipynb", as_version=4)
     assert not any(cell.get("outputs") for cell in notebook.cells)
     NotebookClient(notebook, resources={"metadata": {"path": str(tmp_path)}}).execute()

@@ -53,31 +53,10 @@ def test_embedding__has_the_encoders_side_by_side_and_is_that_of_apply(found, wo
     np.testing.assert_allclose(found.apply(world.graph).embedding_, found.embedding_, atol=1e-6)
 
 
-@pytest.mark.parametrize("draw", ["trace", "list", "node", "calibration"])
-def test_plot__is_a_figure_that_a_notebook_shows(found, draw):
-    figure = getattr(found.plot, draw)(*([found.strangest(1)[0]["id"]] if draw == "node" else []))
-    assert all(axes.has_data() and axes.get_xlabel() for axes in figure.axes)
-    assert figure._repr_png_().startswith(b"\x89PNG")
-
-
-def test_plot__of_the_list_has_a_bar_a_node(found):
-    (axes,) = found.plot.list(7).axes
-    assert sorted(bar.get_width() for bar in axes.patches) == sorted(row["score"] for row in found.strangest(7))
-    assert [label.get_text() for label in axes.get_yticklabels()] == [str(row["id"]) for row in found.strangest(7)]
-
-
-def test_plot__without_matplotlib_says_what_to_install(found, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ImportError, match=r"plot needs matplotlib: pip install 'hcm-scale\[plots\]'"):
-        found.plot.list()
-
-
 def test_inside__before_fit_says_so():
     for name in ("samples_", "trace_", "embedding_", "edges_"):
         with pytest.raises(NotFitted):
             getattr(HCM(), name)
-    with pytest.raises(NotFitted):
-        HCM().plot.list()
 
 
 @pytest.mark.parametrize("options", [{}, {"model.encoder": "sage"}])

@@ -1,6 +1,7 @@
 """Rows that are judged by themselves: ranks, sentences, and their way back to the user's table."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -80,6 +81,21 @@ def test_export__of_all_rows_keeps_their_order_and_flags_the_planted(run, world,
     flagged = rows["edge_flagged"].to_numpy(bool)
     assert planted[flagged].mean() > 0.75
     assert flagged.sum() >= 50
+
+
+def test_export__of_rows_whose_numbers_are_far_beyond_the_table_takes_no_memory_for_them(run, tmp_path, monkeypatch):
+    whole, out = run.evidence.rows.number, tmp_path / "all.parquet"
+    export_edges(run, out, None, False)
+    before = pd.read_parquet(out)
+    far = np.where(np.arange(len(whole)) == 3, 1 << 61, whole)
+    monkeypatch.setitem(run.__dict__, "evidence", replace(run.evidence, rows=replace(run.evidence.rows, number=far)))
+    monkeypatch.delitem(run.__dict__, "strange_rows", raising=False)
+    monkeypatch.delitem(run.__dict__, "edges", raising=False)
+    export_edges(run, out, None, False)
+    after = pd.read_parquet(out)
+    assert after["edge_rank"].isna().sum() == before["edge_rank"].isna().sum() + 1
+    is_ranked = after["edge_rank"].notna()
+    pd.testing.assert_frame_equal(after[is_ranked], before[is_ranked])
 
 
 def test_pairs__are_still_ranked_when_they_are_asked_for(run, tmp_path):

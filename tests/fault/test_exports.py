@@ -228,6 +228,40 @@ def test_xlsx__is_read_as_it_was_written(tmp_path):
         read_sheet(tmp_path / "b.xlsx")
 
 
+def changed_book(path: Path, more: str) -> Path:
+    """A workbook whose sheet has more rows than it says, or says nothing of them."""
+    book_table = pa.table({"source": ["a"], "target": ["b"]})
+    with table_writer(path, book_table.schema, False) as sink:
+        sink.write_table(book_table)
+    with zipfile.ZipFile(path) as book:
+        members = {name: book.read(name) for name in book.namelist()}
+    sheet = members["xl/worksheets/sheet1.xml"].replace(b"</sheetData>", more.encode() + b"</sheetData>")
+    members["xl/worksheets/sheet1.xml"] = sheet
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as book:
+        for name, data in members.items():
+            book.writestr(name, data)
+    return path
+
+
+def test_xlsx__of_more_rows_than_it_says_is_read_whole(tmp_path):
+    row = '<row><c t="inlineStr"><is><t>c</t></is></c><c t="inlineStr"><is><t>d</t></is></c></row>'
+    assert read_sheet(changed_book(tmp_path / "a.xlsx", 3 * row))["source"].to_pylist() == ["a", "c", "c", "c"]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "rows",
+    [
+        '<row r="99999999999"><c r="A99999999999"><v>1</v></c></row>',
+        "".join(f'<row r="{r}"><c r="XFD{r}"><v>1</v></c></row>' for r in range(9, 2_000)),
+    ],
+)
+def test_xlsx__of_cells_that_hold_nothing_is_refused_and_not_waited_for(tmp_path, rows):
+    path = changed_book(tmp_path / "a.xlsx", rows)
+    with pytest.raises(ValueError, match=r"a\.xlsx cannot be read as a workbook: a sheet has 1,048,576 rows at most"):
+        read_sheet(path)
+
+
 def test_xlsx__goes_round_review_and_teach(run_dir, tmp_path):
     openpyxl = pytest.importorskip("openpyxl")
     run, sheet = shutil.copytree(run_dir, tmp_path / "run"), tmp_path / "review.xlsx"

@@ -63,11 +63,14 @@ def test_stopped_training__goes_on_with_other_ranks_to_the_same_samples(start, r
     options = ("score.views=[purified]", "posterior.checkpoint_every=1000", "posterior.burn_in_steps=600")
     whole = start(*options, name="whole")
     assert whole.finish() == 0, whole.output()
+    told = 0  # the step that the one before was stopped at
     for num_ranks, at_step, signum in zip(ranks, (20, 100), (signal.SIGUSR1, signal.SIGTERM), strict=False):
         running = start(*options, f"world.processes={num_ranks}")
-        running.wait_until(lambda running=running, at_step=at_step: running.step() >= at_step)
+        step = max(at_step, told + 1)
+        running.wait_until(lambda running=running, step=step: running.step() >= step)
         processes = [running.pids(rank)[-1] for rank in range(num_ranks) if running.pids(rank)]
         stop(running, signum)
+        told = running.step()
         assert checkpoints(running)
         assert not [pid for pid in processes if psutil.pid_exists(pid)]
     again = start(*options, f"world.processes={ranks[-1]}")

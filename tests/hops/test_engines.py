@@ -50,11 +50,3 @@ def test_sharing_pays__on_a_hub_and_not_on_a_chain():
         matrix = sparse.csr_array((np.ones(2 * len(u)), (np.r_[u, v], np.r_[v, u])))
         given = matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32)
         assert label.sharing_pays(*given, ends, classes=4) is expected
-
-
-def test_plain_searches__count_rightly_after_their_marks_ran_out():
-    """A ring: every source has two nodes at each hop, however many searches came before."""
-    around = np.arange(40_000)
-    indices = np.sort(np.stack([(around - 1) % 40_000, (around + 1) % 40_000], 1), 1).ravel().astype(np.int32)
-    counts = label.count_hops(np.arange(0, 80_001, 2), indices, around, classes=4).sum(0)
-    assert counts[:3].tolist() == [40_000] * 3

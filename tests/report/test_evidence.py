@@ -73,16 +73,6 @@ def test_evidence__moments_of_sparse_attributes_are_those_of_dense_ones(scored_w
     np.testing.assert_allclose(held.spread, x.toarray().astype(float).std(axis=0), rtol=1e-6)
 
 
-def test_evidence__refuses_what_does_not_belong_together(scored_world: World):
-    world = scored_world()
-    with pytest.raises(ValueError, match="edge_mean has shape"):
-        Evidence.of(*world[:3], world.edge_mean[1:], world.edge_var)
-    with pytest.raises(ValueError, match="scores has 59 rows"):
-        Evidence.of(world.graph, world.purified, world.scores.slice(1), world.edge_mean, world.edge_var)
-    with pytest.raises(ValueError, match="purified has 1 nodes"):
-        Evidence.of(world.graph, Graph(np.array([0, 0]), np.zeros(0, np.int32)), *world[2:])
-
-
 @pytest.fixture(scope="module")
 def graph() -> Graph:
     return families.community(1000, num_attributes=8, seed=1)

@@ -162,9 +162,6 @@ def test_page__tells_what_columns_became_and_has_notes(scored_world: World, tmp_
 @pytest.mark.parametrize(
     "chart",
     [
-        sections.line_chart("a & b", [sections.Line("a<b", [0, 1, 2], [1.0, None, float("nan")])], "x&y", "y"),
-        sections.line_chart("a & b", [sections.Line("flat", [1, 2], [3.0, 3.0])], "x", "y"),
-        sections.line_chart("a & b", [sections.Line("empty", [], [])], "x", "y", diagonal=True),
         sections.histogram_chart("<b>", [0.0, 0.5, 1.0], {"a": [0.0, 0.0], "<b>": [0.5, 0.5]}, "x", "y"),
         sections.bar_chart("bars", ["1", "≥ 2"], [0, 0], "x", "y"),
         sections.bar_chart("bars", ["a"], [12_345_678], "x", "y"),

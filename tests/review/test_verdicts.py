@@ -92,6 +92,11 @@ def test_latest__names_a_damaged_line_and_changes_nothing(tmp_path, line):
     assert path.read_bytes() == before
 
 
+def test_latest__reads_lines_of_any_length(tmp_path):
+    verdicts.append(tmp_path, [("a", "bad"), ("x" * 3_000_000, "good"), ("b", "unsure")])
+    assert list(verdicts.latest(tmp_path).by_id().values()) == ["bad", "good", "unsure"]
+
+
 def test_latest__refuses_bytes_that_are_no_text(tmp_path):
     (tmp_path / verdicts.FILE).write_bytes(b'{"id":"a","verdict":"bad"}\n{"id":"\xff","verdict":"bad"}\n')
     with pytest.raises(FolderError, match="line 2 is damaged"):

@@ -216,12 +216,13 @@ def least_and_peak(door, path, run_dir):
 
 
 DOORS = ("python", "command")  # by turns in the gate
+USUAL = ("plain", "dense")  # graphs, of which all other tests have some
 
 
 @pytest.mark.parametrize(
     ("shape", "door"),
     [
-        pytest.param(shape, door, marks=pytest.mark.gate if (row + column) % 2 == 0 else pytest.mark.slow)
+        pytest.param(shape, door, marks=pytest.mark.slow if (row + column) % 2 or shape in USUAL else pytest.mark.gate)
         for row, shape in enumerate(SHAPES)
         for column, door in enumerate(DOORS)
     ],

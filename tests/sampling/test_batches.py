@@ -130,10 +130,3 @@ def test_mini_batch__pin_keeps_every_value(random_csr):
     pinned = batch.map(torch.Tensor.pin_memory)
     assert all(tensor.is_pinned() for tensor in all_tensors(pinned))
     assert same(pinned.to("cuda", non_blocking=True).to("cpu"), batch)
-
-
-def test_make_batch__refuses_the_attributes_of_another_graph(random_csr):
-    indptr, indices = random_csr(60, 250)
-    sample = NeighborSampler(indptr, indices, gcn_scale(indptr), [None], seed=0)
-    with pytest.raises(ValueError, match="x has 10 rows"):
-        make_batch(random_pairs(60, 50), np.zeros((10, 2), np.float32), sample)

@@ -237,12 +237,3 @@ def test_predict_edges__refuses_a_sample_that_diverged(random_csr, hop):
     options = {"expected": hop == "expected", "chunk": 64, "device": torch.device("cpu"), "precision": "float32"}
     with pytest.raises(ValueError, match="sample 1 predicts NaN or infinite"):
         device.predict_on_device(index, [(z, head), bad], mean, m2, **options)
-
-
-def test_predict_edges__refuses_what_does_not_fit(random_csr):
-    index = edge_index(*random_csr(N, 300))
-    z, head = draw_samples(1)[0]
-    with pytest.raises(ValueError, match="no parameter samples"):
-        predict_edges(index, [])
-    with pytest.raises(ValueError, match="the embedding has shape"):
-        predict_edges(index, [(z[:, :3], head)])

@@ -108,45 +108,6 @@ def test_evaluate__equals_the_definitions_at_any_number_of_threads(case, monkeyp
         assert metrics.measure(metrics.Ranked.of(y, score, kind), ks) == wanted
 
 
-@pytest.mark.parametrize("decimals", [1, 9])
-def test_curves__go_through_evenly_spaced_scores(decimals, monkeypatch):
-    rng = np.random.default_rng(5)
-    y, score = rng.random(MANY) < 0.01, rng.normal(size=MANY).round(decimals)
-    monkeypatch.setattr(metrics, "_THRESHOLDS", 400)
-    found = metrics.curves(metrics.Ranked.of(y, score + y))
-    y, score = y[metrics.ranking(score + y)], np.sort(score + y)[::-1]
-    last = np.append(np.flatnonzero(np.diff(score)), MANY - 1)
-    last = last if len(last) <= 400 else last[np.linspace(0, len(last) - 1, 400).astype(int)]
-    hits = np.cumsum(y)[last]
-    assert found["pr"] == {"recall": (hits / y.sum()).tolist(), "precision": (hits / (last + 1)).tolist()}
-    assert found["roc"]["false_positive_rate"] == [0.0, *((last + 1 - hits) / (~y).sum()).tolist()]
-
-
-def test_curves__equal_scikit_learn_where_nothing_is_thinned():
-    rng = np.random.default_rng(2)
-    y, score = rng.integers(0, 2, 100), rng.integers(0, 30, 100)
-    found = metrics.curves(metrics.Ranked.of(y, score))
-    fallout, recall, _ = sk.roc_curve(y, score, drop_intermediate=False)
-    np.testing.assert_allclose(found["roc"]["false_positive_rate"], fallout)
-    np.testing.assert_allclose(found["roc"]["true_positive_rate"], recall)
-    precision, recall, _ = sk.precision_recall_curve(y, score)
-    np.testing.assert_allclose(found["pr"]["precision"], precision[-2::-1])
-    np.testing.assert_allclose(found["pr"]["recall"], recall[-2::-1])
-
-
-def test_curves__thinned_keep_their_ends_and_their_area():
-    rng = np.random.default_rng(3)
-    y = rng.random(200_000) < 0.02
-    score = rng.normal(size=len(y)) + 1.5 * y
-    found = metrics.curves(metrics.Ranked.of(y, score), max_points=500)
-    x, height = found["roc"].values()
-    assert len(x) <= 500
-    assert (x[0], height[0], x[-1], height[-1]) == (0, 0, 1, 1)
-    assert sk.auc(x, height) == pytest.approx(metrics.roc_auc(y, score), abs=2e-3)
-    assert len(found["pr"]["recall"]) <= 500
-    assert found["pr"]["recall"][-1] == 1.0
-
-
 def test_metrics__refuse_what_cannot_be_measured():
     y = np.array([0, 1, 1])
     with pytest.raises(ValueError, match="1 of 3 scores are NaN"):

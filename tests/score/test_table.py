@@ -249,5 +249,3 @@ def test_read_scores__refuses_to_be_ranked_by_what_is_no_score(tmp_path, by):
 def test_scores_table__refuses_what_cannot_be_ranked():
     with pytest.raises(ValueError, match="1 of 4 scores are NaN"):
         scores_table(four_nodes(), scores_of([1, np.nan, 2, 3]), rank_by="ahp")
-    with pytest.raises(ValueError, match="scores of 3 nodes do not fit a graph of 4"):
-        scores_table(four_nodes(), scores_of([1, 4, 2], flags=(0, 0, 0)), rank_by="ahp")

@@ -175,6 +175,10 @@ def test_verdicts__are_given_only_where_that_was_allowed(run_dir: Path, planted:
             await ask("give_verdict", id="nobody", verdict="bad")
         with pytest.raises(ValueError, match="legal are good, bad, unsure, none"):
             await ask("give_verdict", id=name, verdict="guilty")
+        with pytest.raises(ValueError, match="note is kept with a case_id alone"):
+            await ask("give_verdict", id=name, verdict="good", note="why")
+        with pytest.raises(ValueError, match="is not in this graph"):
+            await ask("explain", id=2**70)
 
     triage(run_dir, judging, writes=True, by="agent 7")
     given = latest(run_dir).table

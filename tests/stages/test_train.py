@@ -244,15 +244,6 @@ def test_samples__refuse_damage_and_unfinished_folders(labels, tmp_path):
         open_samples(tmp_path / "samples")
 
 
-def test_train__refuses_what_does_not_fit(labels, tmp_path):
-    with pytest.raises(ValueError, match="labels are over 150 nodes, the graph has 150 and the features 149 rows"):
-        replace(training(labels), x=make_features()[:-1])
-    with pytest.raises(ValueError, match="log_every=0"):
-        replace(RECORD, log_every=0)
-    with pytest.raises(ValueError, match=r"fan_outs=\[5, 5\]"):
-        run(labels, tmp_path, replace(RECIPE, batching=replace(RECIPE.batching, fan_outs=(5, 5))))
-
-
 class Threads(world.World):
     """A world whose ranks are threads of this process."""
 

@@ -99,8 +99,7 @@ def graph_to(
 
     An x that is not made yet is made there.
     """
-    if len(x) != len(indptr) - 1:
-        raise ValueError(f"x has {len(x)} rows; the graph has {len(indptr) - 1} nodes")
+    assert len(x) == len(indptr) - 1
     padded = torch.zeros(len(x), num_columns or x.shape[1], device=device)
     arrays = [indptr, indices, *([] if weights is None else [weights])]
     starts, near, *edges = (copy_to_device(array, device) for array in arrays)

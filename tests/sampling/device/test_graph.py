@@ -104,11 +104,6 @@ def test_graph_bytes__are_those_of_the_tensors(random_csr):
     assert weighted == sum(tensor.nbytes for tensor in tensors) - 8  # of the last of n + 1 starts
 
 
-def test_graph_to__refuses_attributes_of_another_graph(random_csr):
-    with pytest.raises(ValueError, match="x has 4 rows; the graph has 50 nodes"):
-        graph_to("cpu", *random_csr(50, 90), np.zeros((4, 2), np.float32))
-
-
 @given(st.integers(1, 400), st.integers(0, 2**32 - 1))
 def test_shuffled__is_a_bijection(size, word):
     order = shuffled(torch.arange(size), torch.tensor(size), torch.tensor(word))
