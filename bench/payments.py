@@ -8,11 +8,14 @@ scheme's accounts in the first 2 %, and average precision; rows: how many of the
 the row kinds as a run weighs them, without the graph's own. Peers on accounts, the aggregates: Isolation Forest, LOF,
 degree, and with the graph PyGOD's GAE and, on a GPU, DOMINANT. Peers on rows: Isolation Forest on log amount, amount
 over the payer's median, hour and payer's rows; MIDAS (Bhatia et al. 2020), re-made from its paper with exact counts in
-place of sketches, per hour. The worlds of `payment_variants.py` are one table: whether what was chosen on the first
+place of sketches, per hour; F-FADE (Chang et al. 2021) after what it says of itself, its paper's settings not at hand:
+how often a pair is seen, fading over a week, is exponential with the product of factors of both ends as its mean, which
+are learnt as rows come. The worlds of `payment_variants.py` are one table: whether what was chosen on the first
 world holds elsewhere.
 """
 
 import importlib.util
+import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
@@ -21,6 +24,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -119,6 +123,40 @@ def midas(rows: Rows) -> NDArray[np.float64]:
     return out
 
 
+def fade(rows: Rows) -> NDArray[np.float64]:
+    """F-FADE: -log likelihood of how often the pair of every row was seen of late."""
+    rng, n = np.random.default_rng(0), rows.num_accounts
+    pair = np.unique(rows.payer.astype(np.int64) * n + rows.payee, return_inverse=True)[1]
+    factors, others, out = rng.normal(0.0, 0.3, (2, n, 16)), rng.integers(0, n, len(rows)), np.zeros(len(rows))
+    _fade((rows.payer, rows.payee, pair, rows.time), others, *factors, np.zeros((2, pair.max() + 1)), out)
+    return out
+
+
+@numba.njit  # type: ignore[untyped-decorator]
+def _fade(rows: Any, others: Any, left: Any, right: Any, state: Any, out: Any) -> None:
+    """Fills scores in turn; after each row the factors of its pair learn, and those of a pair that was hardly seen."""
+    (payer, payee, pairs, time), (often, last) = rows, state
+    for row in range(len(out)):
+        pair = pairs[row]
+        often[pair] = 1.0 + often[pair] * math.exp((last[pair] - time[row]) / (7.0 * 86_400.0))
+        last[pair] = time[row]
+        out[row] = _learn(left[payer[row]], right[payee[row]], often[pair])
+        _learn(left[payer[row]], right[others[row]], 0.02)
+
+
+@numba.njit  # type: ignore[untyped-decorator]
+def _learn(u: Any, v: Any, often: float) -> float:
+    """-log likelihood of a frequency before the step of 0.05 along its gradient."""
+    z = 0.0
+    for k in range(len(u)):
+        z += u[k] * v[k]
+    mean = math.log1p(math.exp(min(z, 30.0))) + 1e-3
+    slope = max(-1.0, min(1.0, (1.0 / mean - often / mean**2) / (1.0 + math.exp(-z))))
+    for k in range(len(u)):
+        u[k], v[k] = u[k] - 0.05 * slope * v[k], v[k] - 0.05 * slope * u[k]
+    return often / mean + math.log(mean)
+
+
 def by_rows(rows: Rows) -> NDArray[np.float64]:
     medians = np.array(
         [np.median(rows.amount[own]) if len(own := rows.out.of(v)) else 0.0 for v in range(rows.num_accounts)]
@@ -142,6 +180,7 @@ def accuracy(name: str, rows: Rows, is_bad: Any, of_scheme: Any, schemes: dict[s
         "LOF": (-LocalOutlierFactor(35).fit(x).negative_outlier_factor_, None),
         "degree": (degree, None),
         "MIDAS": (None, midas(rows)),
+        "F-FADE": (None, fade(rows)),
     } | {name: (scores, None) for name, scores in pygod(rows, x).items()}
     table = []
     for way, (of_accounts, each_row) in ways.items():

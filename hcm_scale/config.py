@@ -200,6 +200,7 @@ class SamplingConfig:
     ratio: float = number(0.3, 0.0001, 1.0)
     fan_out: list[str] = names(["all"])
     hub_cap: int | None = number(256, 1)
+    backend: str = choice("numba", tables.BACKENDS)
 
 
 @dataclass

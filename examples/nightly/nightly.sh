@@ -1,6 +1,7 @@
 #!/bin/sh
-# One night: a run in a folder of its own, what has changed since the night before, the list to read, and old runs removed. All paths are relative to the folder
-# from which it starts, which has conf/experiment/nightly.yaml. The same night again goes on where it was stopped.
+# One night: a run in a folder of its own, what has changed since the night before, the list to read, and old runs
+# removed. All paths are relative to the folder from which it starts, which has conf/experiment/nightly.yaml. The same
+# night again goes on where it was stopped.
 #
 #   nightly.sh [NIGHT] [KEY=VALUE ...]      NIGHT is 2026-11-17, by default today
 #

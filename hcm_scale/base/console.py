@@ -72,13 +72,6 @@ class Progress:
             scaled: Any = {"initial": initial, "unit_scale": unit_scale}
             self._drawn = tqdm(total=total, unit=unit, desc=label, dynamic_ncols=True, **scaled)
 
-    def begin(self) -> None:
-        """The work begins now: what came before was set-up, and says nothing about the time left.
-
-        Without this call the first update begins it: the first piece may wait for compilers and cold files.
-        """
-        self._began, self._initial = time.monotonic(), self.n
-
     def skip(self, num_done: int) -> None:
         """Counts what an earlier call has done, which says nothing about the time left either."""
         if num_done:
@@ -86,9 +79,10 @@ class Progress:
             self._add(num_done)
 
     def update(self, num_more: int = 1) -> None:
+        """The first piece, which may wait for compilers and cold files, says nothing about the time left."""
         self._add(num_more)
         if self._began is None:
-            self.begin()
+            self._began, self._initial = time.monotonic(), self.n
 
     def _add(self, num_more: int) -> None:
         with self._counting:

@@ -25,6 +25,7 @@ AS_END = ", as "  # in the name of an attribute that is made of the edge table's
 ROWS, EITHER_END = f"rows{AS_END}", "either end"  # the first is 0 of a node that is never at this end
 DEGREE = "log1p(degree)"  # the one attribute of a graph that has none of its own, with graph.featureless=degree
 SIMILARITIES = ("jaccard", "cosine", "euclidean")  # a kernel of features/purify.py knows the order
+BACKENDS = ("numba", "torch_sparse")
 KERNELS = ("psgld", "sgld", "sgd", "adam")
 SCHEDULES = ("constant", "polynomial")
 Hop = Literal["expected", "argmax"]

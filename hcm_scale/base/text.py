@@ -107,6 +107,16 @@ def _fact(name: str, value: Any) -> str:
     return f"{words} {value:,}" if isinstance(value, int) else f"{words} {value:.4g}"
 
 
+def amount(value: float) -> str:
+    """An amount with two decimals; one that is tiny or huge with four digits in all.
+
+    >>> [amount(v) for v in (1234.5, 0.05, 0.00012345, 3.00783e21)]
+    ['1,234.50', '0.05', '0.0001234', '3.008e+21']
+    """
+    has_cents = abs(value) < 1e15 and (abs(value) >= 1.0 or round(value, 2) == value)
+    return f"{value:,.2f}" if has_cents else f"{value:.4g}"
+
+
 def weight(value: float, percent: int) -> str:
     """The weight of an edge among all weights: `1,200.00 (heavier than 99 % of edges)`."""
     amount = f"{value:,.2f}" if 0.1 <= value < 1e12 else f"{value:.3g}"

@@ -7,7 +7,7 @@ two nodes or more, or flagged, of this run and of the thirty before; one that wa
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 

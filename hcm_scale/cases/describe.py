@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcm_scale.base.text import clip, p_text, sentence
+from hcm_scale.base.text import amount, clip, counted, p_text, sentence
 from hcm_scale.cases.find import ALONE, GROUP, HAND, Case, Nodes
 from hcm_scale.cases.store import Cases
 from hcm_scale.report.evidence import Evidence, contains, neighbors_of
@@ -31,7 +31,7 @@ _ROLES = ("passes on", "collects", "is paid", "pays out", "pays in", "member", "
 
 
 def title_of(case: Case) -> str:
-    return _TITLES[case.held_by]
+    return _TITLES[case.held_by].replace("its own", "their own")  # but by itself a case has several members
 
 
 def roles_of(case: Case, rows: RowEvidence | None) -> list[str]:
@@ -181,9 +181,11 @@ def case_text(told: Mapping[str, Any], expected: float) -> tuple[str, str]:
 
 def _rows_text(told: Mapping[str, Any]) -> str:
     sums = " and ".join(_amount(one["inside"], one["currency"]) for one in told["money"] if one["inside"])
-    text = f"{told['num_rows']:,} payment{'s' * (told['num_rows'] != 1)} between them{f' of {sums}' * bool(sums)}"
+    text = (
+        f"{counted(told['num_rows'], 'payment' if told['money'] else 'row')} between them{f' of {sums}' * bool(sums)}"
+    )
     if "first" in told:
-        text += f", from {told['when'][0]}"
+        text += f", {'from' if told['last'] > told['first'] else 'at' if told['steps'] else 'on'} {told['when'][0]}"
         if told["last"] > told["first"]:
             length = length_text(told["last"] - told["first"], told["steps"])
             text += f" to {told['when'][1]} ({length})"
@@ -197,7 +199,7 @@ def _rows_text(told: Mapping[str, Any]) -> str:
 
 
 def _amount(value: float, currency: str | None) -> str:
-    return f"{value:,.2f} {clip(currency, 12)}" if currency else f"{value:,.2f}"
+    return f"{amount(value)} {clip(currency, 12)}" if currency else amount(value)
 
 
 def _members_text(members: Sequence[Mapping[str, Any]]) -> str:

@@ -45,7 +45,7 @@ def draw(told: Mapping[str, Any], links: Sequence[tuple[int, int]]) -> dict[str,
     shown = sorted(order, key=lambda i: (busy.get(members[i]["id"], len(busy)), i))  # as they come in the rows
     places = _places([members[i]["role"] for i in shown], bool(arrows))
     nodes = [
-        {"x": x, "y": y, "label": clip(members[i]["id"], 14), "side": _side(x)}
+        {"x": x, "y": y, "label": clip(members[i]["id"], 14), "side": _side(x, y)}
         | {name: members[i][name] for name in ("id", "core", "role")}
         for i, (x, y) in zip(shown, places, strict=True)
     ]
@@ -101,9 +101,10 @@ def _circle(count: int) -> list[tuple[float, float]]:
     return [(round(WIDTH / 2 + 80 * math.cos(t), 1), round(_HEIGHT / 2 + 78 * math.sin(t), 1)) for t in turns]
 
 
-def _side(x: float) -> str:
+def _side(x: float, y: float) -> str:
     """On which side of its dot a label has room."""
-    return "left" if x < WIDTH / 2 else "right" if x > WIDTH / 2 else "above"
+    beside = "left" if x < WIDTH / 2 else "right" if x > WIDTH / 2 else ""
+    return beside or ("below" if y > 0.75 * _HEIGHT else "above")
 
 
 def _arrow(start: tuple[float, float], end: tuple[float, float], label: str, *, labelled: bool) -> dict[str, Any]:

@@ -151,6 +151,7 @@ def collect(arguments: list[str]) -> str:
 REQUIRED = ("torch", "torch-geometric", "numba", "numpy", "scipy", "pyarrow", "hydra-core", "safetensors")
 EXTRAS = {  # the extra that brings it: (a module of it, what it is for)
     "sweeps": ("submitit", "sweeps on SLURM and in parallel"),
+    "sparse": ("torch_sparse", "sampling.backend=torch_sparse"),
     "excel": ("openpyxl", "tables as .xlsx"),
     "agent": ("mcp", "hcm-scale mcp"),
 }
@@ -459,7 +460,7 @@ def review_run(arguments: list[str]) -> str:
 
 
 def teach_run(arguments: list[str]) -> str:
-    """Ranks a finished run again by verdicts: `hcm-scale teach RUN [VERDICTS] [--worth 0.2]`.
+    """Ranks a finished run again by verdicts: `hcm-scale teach RUN [VERDICTS] [--worth 0.2] [--out FILE]`.
 
     VERDICTS is a .csv, .tsv, .xlsx or .parquet with a column of ids and one of verdicts: bad, good or unsure, or 1 and
     0, yes and no, fraud and ok; empty ones are left out. They are added to those that RUN has, from `hcm-scale review`,
@@ -478,18 +479,26 @@ def teach_run(arguments: list[str]) -> str:
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a finished run, such as runs/default")
     parser.add_argument("verdicts", type=Path, nargs="?", metavar="VERDICTS", help="a table with ids and verdicts")
     parser.add_argument("--worth", type=float, default=0.2, metavar="SHARE", help="of bad nodes that makes reading pay")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the new list to this .csv or .parquet too")
     parser.add_argument("--by", metavar="NAME", help="whose verdicts these are; by default the name of the login")
     given = parser.parse_args(arguments)
     if not 0.0 < given.worth <= 1.0:
         raise ValueError(f"--worth {given.worth:g} is not legal: a share above 0 and at most 1, such as 0.2")
+    if given.out is not None:
+        _check_file(given.out)
     with quickly():
+        from hcm_scale.cli.export import export_table
         from hcm_scale.review import teach
         from hcm_scale.run.finished import FinishedRun
 
     run = FinishedRun(given.run)
+    if given.out is not None:
+        run.check_output(given.out)
     notes = [] if given.verdicts is None else run.import_verdicts(given.verdicts, given.by)
     taught = teach.teach(run, given.worth)
-    return "\n".join([*notes, teach.taught_text(taught), f"the new list  {taught.folder / teach.FILE}"])
+    where = [f"the new list  {taught.folder / teach.FILE}"]
+    where += [] if given.out is None else [export_table(run, given.out, None, by_lesson=True)]
+    return "\n".join([*notes, teach.taught_text(taught), *where])
 
 
 def score_edges(arguments: list[str]) -> str:

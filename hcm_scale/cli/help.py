@@ -205,6 +205,7 @@ WORDS = {
     "sampling.ratio": "share of the rarest class that every class gives to an epoch (S of the paper)",
     "sampling.fan_out": "neighbours drawn in each sampled layer: a number or all, one for every layer or one each",
     "sampling.hub_cap": "most neighbours drawn where the fan-out is all; null: no bound",
+    "sampling.backend": "who draws neighbours: our kernels, or torch-sparse",
     "model.encoder": "the graph network that embeds nodes; plug-ins are listed too (docs/plugins.md)",
     "model.num_layers": "graph convolutions",
     "model.width": "numbers of a node's embedding",

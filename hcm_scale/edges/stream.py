@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from hcm_scale.base import files
 from hcm_scale.base.npy import open_array, save_npy
-from hcm_scale.edges.payments import MOST_SENTENCES, ORDINARY, StrangeRows, chances
+from hcm_scale.edges.payments import MOST_SENTENCES, StrangeRows, chances
 from hcm_scale.edges.rows import EdgeRows
 from hcm_scale.ingest.policy import Columns
 from hcm_scale.ingest.row_columns import columns_of_new
@@ -39,6 +39,7 @@ _KINDS = [(number, kind, kind.judge) for number, kind in enumerate(ROW_KINDS) if
 FOLDER, KIND, FORMAT = "stream", "hcm_scale stream", 1
 MOST_ROWS = 4_000_000
 _ROWS, _SECONDS = "rows.npy", 86_400.0
+ORDINARY = "nothing about the row itself is unusual; edge_pair_rank has the rank of the pair of its accounts"
 _TYPES = {"of": str, "files": dict[str, str], "ids": list[str], "tables": list[str]}
 log = logging.getLogger(__name__)
 

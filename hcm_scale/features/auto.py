@@ -469,13 +469,13 @@ def _named(columns: Sequence[int], names: Sequence[str]) -> str:
     """Columns by name, many of them by the first and the last or by the first three.
 
     >>> _named([0, 1, 2, 3], "abcd"), _named([0, 1, 3, 4], "abcde"), _named([2], "abc")
-    ('4 columns a..d', '4 columns a, b, d, ...', 'c')
+    ('4 columns a .. d', '4 columns a; b; d; ...', 'c')
     """
     if len(columns) == 1:
         return names[columns[0]]
     if columns[-1] - columns[0] + 1 == len(columns):
-        return f"{len(columns):,} columns {names[columns[0]]}..{names[columns[-1]]}"
-    return f"{len(columns):,} columns {', '.join(names[k] for k in columns[:3])}{', ...' if len(columns) > 3 else ''}"
+        return f"{len(columns):,} columns {names[columns[0]]} .. {names[columns[-1]]}"
+    return f"{len(columns):,} columns {'; '.join(names[k] for k in columns[:3])}{'; ...' if len(columns) > 3 else ''}"
 
 
 def table(rows: list[dict[str, Any]]) -> str:

@@ -463,8 +463,8 @@ Survey = NumberSurvey | VectorSurvey | CategorySurvey
 # | format               | values                            | which some value must show                         |
 # |----------------------|-----------------------------------|----------------------------------------------------|
 # | dates                | `2024-01-31`, `2024-01-31 18:00`  |                                                    |
-# |                      | `31/01/2024`, `31.01.2024 18:00`  | points, or a day above 12; or that `graph.dates`   |
-# |                      |                                   | says which of the two numbers is the day           |
+# |                      | `31/01/24`, `31.01.2024 18:00`,   | points, or a day above 12; or that `graph.dates`   |
+# |                      | `1/31/2024, 6:00 PM`              | says which of the two numbers is the day           |
 # | times with zones     | `2024-01-31T18:00:00+02:00`       | a zone; those without one are of UTC               |
 # | money                | `$1,234.56`, `1.234,50 EUR`       | one currency alone, and decimals of 1 or 2 digits  |
 # |                      |                                   | or no point and no comma                           |
@@ -506,13 +506,18 @@ class TextFormat:
             values = pc.replace_substring_regex(values, r"^(\d)([./-])", r"0\1\2")
             values = pc.replace_substring_regex(values, r"^(\d\d[./-])(\d)([./-])", r"\10\2\3")
             iso = r"\3-\2-\1" if self.note == DAY_FIRST else r"\3-\1-\2"
+            values = pc.replace_substring_regex(values, r"^(\d\d[./]\d\d[./])([7-9]\d)(\D|$)", r"\119\2\3")
+            values = pc.replace_substring_regex(values, r"^(\d\d[./]\d\d[./])(\d\d)(\D|$)", r"\120\2\3")
             values = pc.replace_substring_regex(values, r"^(\d\d)[./-](\d\d)[./-](\d{4})", iso)
         if is_date(self.kind):
             values = pc.replace_substring_regex(values, r"^(\d{4})/(\d\d)/", r"\1-\2-")
             for number, month in enumerate(_MONTHS, 1) if self.note == _NAMED_MONTHS else ():
                 day_first = rf"(?i)^(\d{{1,2}})[-./ ]+{month}[^\W\d]*[-./, ]+(\d{{4}})"
                 values = pc.replace_substring_regex(values, day_first, rf"\2-{number:02d}-0\1")
+                month_first = rf"(?i)^{month}[^\W\d]*[. ]+(\d{{1,2}}),? +(\d{{4}})"
+                values = pc.replace_substring_regex(values, month_first, rf"\2-{number:02d}-0\1")
             values = pc.replace_substring_regex(values, r"^(\d{4}-\d\d-)0(\d\d)", r"\1\2")
+            values = _of_24_hours(values) if self.pattern.endswith(_ANY_CLOCK) else values
             return _dates(values, self.kind) if self.has_gaps else values.cast(self.kind)
         if self.note in (_POINT_MONEY, _COMMA_MONEY):
             values = pc.replace_substring_regex(values, r"[^\d.,+-]", "")
@@ -521,6 +526,16 @@ class TextFormat:
             values = pc.replace_substring(values, ".", "")
         values = pc.replace_substring_regex(pc.replace_substring(values, ",", "."), r"^\+", "")
         return pc.replace_substring_regex(values, r"^(.*)-$", r"-\1").cast(self.kind)
+
+
+def _of_24_hours(values: pa.Array) -> pa.Array:
+    """Times such as 9:05 and 4:46 PM as 09:05 and 16:46."""
+    values = pc.replace_substring_regex(pc.replace_substring_regex(values, ", ?", " "), r"[ T](\d):", r" 0\1:")
+    has_halves = pc.any(pc.match_substring_regex(values, r"(?i)[ap]\.?m\.?$")).as_py()
+    for hour in range(24) if has_halves else ():
+        of_half = rf"(?i)[ T]{hour % 12 or 12:02d}(:[\d:]+) ?{'p' if hour >= 12 else 'a'}\.?m\.?$"
+        values = pc.replace_substring_regex(values, of_half, rf" {hour:02d}\1")
+    return values
 
 
 def _dates(values: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -551,6 +566,7 @@ _MONTHS = ("jan", "f[eé]b", "m[aä]r", "a[pv]r", "ma[iy]", "jun", "jul", "aug",
 _POINT_MONEY, _COMMA_MONEY = "read without the currency", "read without the currency, with a decimal comma"
 _PLACE = r"\s*[-+]?\d+(\.\d*)?([eE][-+]?\d+)?\s*"  # of a vector
 _DAY, _TIME = r"^\d{4}-\d{2}-\d{2}", r"[ T]\d{2}:\d{2}(:\d{2})?"
+_ANY_CLOCK = r"(,?[ T]\d{1,2}:\d{2}(:\d{2})?( ?[AaPp]\.?[Mm]\.?)?)?$"
 _WHOLE = r"0|[1-9]\d*"
 _GROUPS = r"[1-9]\d{0,2}(\.\d{3}){1,5}"  # as many as an int64 holds
 _THOUSANDS = _signed(rf"0|[1-9]\d{{0,2}}|{_GROUPS}")
@@ -576,9 +592,12 @@ MONEY = tuple(
     )
 )
 DATES = tuple(
-    TextFormat(rf"^\d{{1,2}}{sign}\d{{1,2}}{sign}\d{{4}}{time}$", (mark,), kind, note)
-    for sign in (r"\.", "/", "-")
-    for time, kind in (("", pa.date32()), (f"({_TIME})?", pa.timestamp("s")))
+    TextFormat(rf"^{day}{sign}{day}{sign}{year}{time}", (mark,), kind, note)
+    for sign, day, year in (
+        *((sign, r"\d{1,2}", r"\d{4}") for sign in (r"\.", "/", "-")),
+        *((r"\.", r"\d\d", r"\d\d"), ("/", r"\d{1,2}", r"\d\d")),  # 1.2.10 is a version
+    )
+    for time, kind in (("$", pa.date32()), (_ANY_CLOCK, pa.timestamp("s")))
     for note, mark in ((DAY_FIRST, r"\.|^(1[3-9]|[23]\d)"), (MONTH_FIRST, rf"^\d+{sign}(1[3-9]|[23]\d)"))
 )
 TEXT_FORMATS = (
@@ -590,10 +609,12 @@ TEXT_FORMATS = (
     *(
         TextFormat(pattern + time, ("",), kind, note)
         for pattern, note in (
+            (_DAY, ""),
             (r"^\d{4}/\d\d/\d\d", ""),
             (rf"^(?i:\d{{1,2}}[-./ ]+({'|'.join(_MONTHS)})[^\W\d]*[-./, ]+\d{{4}})", _NAMED_MONTHS),
+            (rf"^(?i:({'|'.join(_MONTHS)})[^\W\d]*[. ]+\d{{1,2}},? +\d{{4}})", _NAMED_MONTHS),
         )
-        for time, kind in (("$", pa.date32()), (f"({_TIME})?$", pa.timestamp("s")))
+        for time, kind in (("$", pa.date32()), (_ANY_CLOCK, pa.timestamp("s")))
     ),
     *DATES,
     *MONEY,

@@ -4,12 +4,13 @@ Two columns with names of a pair, such as `source` and `target` or `from_account
 the only two that differ in a last 1 and 2 or a and b, such as `protein1` and `protein2`. Two called alike, `Account`
 and `Account.1`, or as a customer and a shop are, `User` and `Merchant Name`, are likely. Where no names say so, they
 are the two columns whose first values are found most often in one column of the node table, in at least half of all
-cases; without a node table, the first two that can hold ids and are not
-called as times and amounts are. The id is the column `id`, or one named as an end is, if
-it holds at least half of the ends; else the column of distinct values that holds most of them, or one in which few
-repeat. Ids are text or whole numbers. A column that numbers the rows, 7, 8, 9, ..., is an end only where no other fits.
-Of columns that fit equally well, to a tenth of the values, the first ones count, and a warning says so. A text column
-named `type` or `node_type`, of 2 to 64 values and beside other attributes, is the type of nodes.
+cases; without a node table, two in which the same texts or large numbers stand, else the first two that can hold ids
+and are not called as times and amounts are. A column is an end only where no other fits if it numbers the rows, 7, 8,
+9, ..., looks like times or amounts, or has another value in every row, or very few. The id is the column `id`, or one
+named as an end is, if it holds at least half of the ends; else the column of distinct values that holds most of them,
+or one in which few repeat. Ids are text or whole numbers. Of columns that fit equally well, to a tenth of the values,
+the first ones count, and a warning says so. A text column named `type` or `node_type`, of 2 to 64 values and beside
+other attributes, is the type of nodes.
 """
 
 import itertools
@@ -25,10 +26,11 @@ import pyarrow.compute as pc
 
 from hcm_scale.base.text import words
 from hcm_scale.graph.store import MAX_TYPES
-from hcm_scale.ingest.encode import is_text
+from hcm_scale.ingest.encode import FormatGuess, is_text
 from hcm_scale.ingest.policy import InputError, shown_names
 from hcm_scale.ingest.row_columns import is_time_or_amount
 from hcm_scale.ingest.table_files import TableFiles, open_table
+from hcm_scale.ingest.time_formats import guess_format
 
 log = logging.getLogger(__name__)
 COLUMNS = ("source_column", "target_column", "id_column")
@@ -42,16 +44,18 @@ _NAMES = (
     *(("payer", "payee"), ("sender", "receiver"), ("sender", "recipient"), ("debtor", "creditor"), ("buyer", "seller")),
     *(("orig", "dest"), ("origin", "destination"), ("caller", "callee"), ("follower", "followee"), ("citing", "cited")),
     *(("start", "end"), ("absender", "empfänger"), ("absender", "empfaenger"), ("auftraggeber", "empfänger")),
-    *(("auftraggeber", "empfaenger"), ("origen", "destino"), ("expediteur", "destinataire")),
+    *(("auftraggeber", "empfaenger"), ("origen", "destino"), ("expediteur", "destinataire"), ("orig", "bene")),
+    *((payer, "beneficiary") for payer in ("ordering", "originator", "remitter", "sender", "payer")),
 )
 _CUSTOMERS = {"user", "customer", "client", "cardholder", "account", "card", "cc", "konto", "kunde"}
 _SHOPS = {"merchant", "shop", "store", "vendor", "supplier", "seller", "counterparty", "beneficiary", "host", "item"}
 _NUMBERED = (("1", "2"), ("a", "b"))
 _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+|nan|inf)(e[-+]?\d+)?\s*", re.I)
 _TYPES = (("type",), ("node", "type"), ("nodetype",), ("kind", "of", "node"), ("node", "kind"), ("entity", "type"))
-_BESIDE = {
-    *["id", "account", "acct", "acc", "node", "user", "name", "key", "no", "nr", "num", "number", "address", "iban"]
-}
+_IDS = {"id", "account", "acct", "acc", "key", "no", "nr", "num", "number", "address", "iban"}
+_BESIDE = {*_IDS, "node", "user", "name", "customer", "party", "wallet", "institution"}
+_FEW, _ENOUGH_ROWS = 10, 100  # values that are few; rows that show it
+_LARGE, _NARROW = 100_000, 30  # whole numbers that stand in two columns by no chance; columns that are compared
 
 
 def guess_columns(tables: tuple[Any, Any], given: dict[str, str], prefix: str = "") -> dict[str, str]:
@@ -124,7 +128,7 @@ def log_guesses(guessed: dict[str, str]) -> None:
     """Says in the log what was guessed, by option."""
     if guessed:
         named = ", ".join(f"graph.{name}={value}" for name, value in guessed.items())
-        log.info("guessed from the tables: %s (say so where it is another column)", named)
+        log.info("guessed from the tables: %s (where a guess is wrong, give this option)", named)
 
 
 def _likely_ends(edges: TableFiles, source: str | None, target: str | None) -> list[list[Pair]]:
@@ -151,11 +155,39 @@ def _likely_ends(edges: TableFiles, source: str | None, target: str | None) -> l
             f"{edges.origin} has the columns {shown_names(edges.schema.names)}; legal are two or more of text or whole "
             "numbers, the ends of an edge"
         )
-    first = _first_rows(edges, left).items()  # numbers of rows are each the one before and 1
-    whole = {name: v.to_numpy() for name, v in first if len(v) > 2 and not v.null_count and pa.types.is_integer(v.type)}
-    numbering = {name for name, values in whole.items() if (np.diff(values) == 1).all()}
-    groups = [[pair for pair in pairs if len(numbering & set(pair)) == count] for count in range(3)]
-    return [group for group in (known[:1], *groups) if group]
+    first = _first_rows(edges, left)
+    distinct = {name: values.unique().drop_null() for name, values in first.items()}
+    unlikely = {name for name, values in first.items() if _is_unlikely(values, distinct[name])}
+    shared = [pair for pair in pairs if len(left) <= _NARROW and not unlikely & set(pair)]
+    shared = [pair for pair in shared if _has_shared(*(distinct.get(name) for name in pair))]
+    shared.sort(key=lambda pair: -min(len(distinct[name]) for name in pair))
+    groups = [[pair for pair in pairs if len(unlikely & set(pair)) == count] for count in range(3)]
+    return [group for group in (known[:1], shared[:1], *groups) if group]
+
+
+def _is_unlikely(values: pa.Array, distinct: pa.Array) -> bool:
+    """Whether a column numbers the rows, looks like times or amounts, or has another value in every row, or very few.
+
+    >>> _is_unlikely(pa.array([7, 8, 9]), pa.array([7, 8, 9])), _is_unlikely(pa.array(["a", "a"]), pa.array(["a"]))
+    (True, False)
+    """
+    if len(values) >= _ENOUGH_ROWS and not _FEW < len(distinct) < len(values):
+        return True
+    if not pa.types.is_integer(values.type):
+        looks = FormatGuess()
+        looks.add(distinct, np.ones(len(distinct), np.int64))
+        return bool(len(distinct)) and bool(looks.name())
+    numbers = values.drop_null().to_numpy()
+    is_numbering = len(values) > 2 and not values.null_count and (np.diff(numbers) == 1).all()
+    return bool(is_numbering or guess_format(numbers.astype(np.float64)))
+
+
+def _has_shared(one: pa.Array | None, other: pa.Array | None) -> bool:
+    """Whether texts, or numbers that are not small, stand in both columns."""
+    if one is None or other is None or one.type != other.type:
+        return False
+    both = one.filter(pc.is_in(one, other))
+    return len(both.filter(pc.greater_equal(both, _LARGE)) if pa.types.is_integer(both.type) else both) >= _FEW
 
 
 def _named_ends(names: Sequence[str]) -> list[Pair]:
@@ -166,13 +198,14 @@ def _named_ends(names: Sequence[str]) -> list[Pair]:
     """
     words_of = {name: words(name) for name in names}
     by_words = {words_of[name]: name for name in reversed(names)}
-    return [
+    pairs = [
         (name, by_words[other])
         for one, another in _NAMES
         for name, held in words_of.items()
         if one in held and set(held) <= {one, *_BESIDE}
         if (other := tuple(another if word == one else word for word in held)) in by_words
     ]
+    return sorted(pairs, key=lambda pair: not _IDS & set(words_of[pair[0]]))  # of two people of one name
 
 
 def _numbered_ends(names: Sequence[str]) -> list[Pair]:

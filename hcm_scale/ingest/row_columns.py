@@ -60,7 +60,7 @@ _NAMES = {
     },
     "amount": {
         *("amount", "amt", "betrag", "umsatz", "summe", "montant", "somme", "importe", "monto", "importo", "paid"),
-        *("value", "sum", "total", "price"),
+        *("value", "sum", "total", "price", "qty", "quantity", "menge"),
     },
     "currency": {"currency", "ccy", "curr", "waehrung", "währung", "devise", "moneda", "divisa", "valuta"},
 }
@@ -69,7 +69,15 @@ _BESIDE = {  # words that do not make a name less plain
     *("posting", "posted", "created", "start", "login", "at", "of", "the", "in", "utc", "local", "unix", "ms", "us"),
     *("ns", "s", "iso", "usd", "eur", "gbp", "received", "receiving", "row"),
 }
-_PLAIN_AMOUNTS = {"value", "sum", "total", "price"}  # which are amounts of rows that have a time alone
+_PLAIN_AMOUNTS = {
+    "value",
+    "sum",
+    "total",
+    "price",
+    "qty",
+    "quantity",
+    "menge",
+}  # which are amounts of rows that have a time alone
 _LEGAL = {"time": "of times or numbers", "amount": "of numbers", "currency": "of texts"}
 _SPAN_OF_DAYS = 100_000  # steps that are more are seconds
 _RHYTHM = 24  # steps, of which a period shows that they are hours

@@ -14,9 +14,11 @@ a file has no column `type`, it is the name of the file.
 """
 
 import contextlib
+import csv
 import functools
 import glob
 import gzip
+import itertools
 import logging
 import re
 from bisect import bisect_right
@@ -652,9 +654,12 @@ def _open_csv(
     """A reader of the columns of `types`, of all where it is empty, and the file that it reads."""
     delimiter = _separator(path)
     file = _QuoteCheckedFile(path, delimiter)
+    names = _numbered_names(path, delimiter)
     reader = pacsv.open_csv(
         file,
-        read_options=pacsv.ReadOptions(block_size=block_bytes, use_threads=False),
+        read_options=pacsv.ReadOptions(
+            block_size=block_bytes, use_threads=False, column_names=names or None, skip_rows=bool(names)
+        ),
         parse_options=pacsv.ParseOptions(
             delimiter=delimiter, newlines_in_values=True, invalid_row_handler=file.handle_invalid_row
         ),
@@ -669,13 +674,38 @@ def _open_csv(
     return reader, file
 
 
+def _numbered_names(path: Path, separator: str) -> list[str]:
+    """The names of columns where some are there more than once, which get numbers as pandas gives them; else none."""
+    header, second = _first_lines(path)
+    lines = [header.decode("utf-8-sig", "replace").rstrip("\r")] if second else []  # else it may be cut
+    names = next(csv.reader(lines, delimiter=separator), [])
+    counts, numbered = Counter(names), list[str]()
+    for name in names if len(counts) < len(names) else ():
+        others = (f"{name}.{number}" for number in itertools.count(1))
+        free = next((other for other in others if other not in (*counts, *numbered)), "")
+        numbered.append(free if name in numbered else name)
+    for name in (name for name, count in counts.items() if count > 1):
+        _warn_of_names(path.name, name, tuple(n for n, own in zip(numbered, names, strict=True) if own == name)[1:])
+    return numbered
+
+
+@functools.cache  # a table is opened several times
+def _warn_of_names(shown: str, name: str, others: tuple[str, ...]) -> None:
+    log.warning("%s has %d columns named %r; after the first they are %s", shown, 1 + len(others), name, others)
+
+
+def _first_lines(path: Path) -> list[bytes]:
+    """The first two, of what is not far more than a header."""
+    with pa.input_stream(str(path), compression="detect") as stream:
+        return [*stream.read(_HEADER_BYTES).split(b"\n"), b""][:2]
+
+
 def _separator(path: Path) -> str:
     """What stands between the columns: a tab in .tsv, else whichever of , ; tab and | the first line has most of.
 
     It is a space where the first line has none of these, and as many spaces as the second.
     """
-    with pa.input_stream(str(path), compression="detect") as stream:
-        header, second = [*stream.read(_HEADER_BYTES).split(b"\n"), b""][:2]
+    header, second = _first_lines(path)
     if header.startswith(b"sep="):
         line = header[:_SHOWN_BYTES].decode(errors="replace").strip()
         raise InputError(

@@ -56,7 +56,7 @@ from hcm_scale.ingest.table_files import TYPE, TableFiles, TableSource, columns_
 log = logging.getLogger(__name__)
 MAX_TYPES = 16
 _BLOCK_ROWS = 1 << 16
-_NAME = r"^\s*-?(0[0-9xX]|[0-9.]+[eE])"  # an id that could be read as a number, and is more than that
+_NAME = r"^\s*(\+|-?(0[0-9xX]|[0-9.]+[eE]))"  # an id that could be read as a number, and is more than that
 _DEFAULT_COLUMNS = Columns()
 
 
@@ -88,7 +88,8 @@ def read_tables(
         of_edges = None if trained is None else [one for one in trained if isinstance(one, EdgeEncoding)]
         of_rows = (payments.time, payments.time_parts) if payments else ()
         own = EdgeColumns(edge_files, columns, of_edges, policy.nonfinite, *of_rows)
-        own = own if own.kinds or policy.edge_attributes == "all" or of_edges else None  # two ends alone are none
+        is_enough = own.kinds or payments or policy.edge_attributes == "all" or of_edges  # two ends alone are not
+        own = own if is_enough else None
     edge_table = EdgeTable(edge_files, columns, id_kind, own, payments)
     with naming_origin(origin):
         _write(Path(out), origin, edge_table, node_table, policy)
@@ -356,8 +357,9 @@ def _open(
     named = [{name: pa.string() for name in columns.categorical if name in each} for each in held]
     tables = [(table.with_casts(casts), of) for (table, of), casts in zip(tables, named, strict=True)]
     typed = [(f"{table.origin}:{n}", table.schema.field(n).type) for table, names in tables for n in names]
-    id_kind = node_ids.id_kind(typed, columns.id_type)
-    is_auto = columns.id_type == "auto"
+    is_auto, types = columns.id_type == "auto", [kind for _, kind in typed]
+    is_mixed = nodes is None and any(map(is_text, types)) and any(map(pa.types.is_integer, types))
+    id_kind = node_ids.id_kind(typed, "text" if is_auto and is_mixed else columns.id_type)
     if is_auto and id_kind == "integer" and any(_starts_with_text_ids(table, names) for table, names in tables):
         id_kind = "text"
     edge_files, *node_tables = (t.with_casts(_id_casts(t, names, id_kind, is_auto)) for t, names in tables)

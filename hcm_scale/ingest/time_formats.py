@@ -3,7 +3,7 @@
 | `how`            | the columns hold                                                                              |
 |------------------|-----------------------------------------------------------------------------------------------|
 | s, ms, us, ns    | numbers, whole or not, that are such parts of time since 1970, of the years 2001 to 2036      |
-| digits           | whole numbers such as 20240131 or 20240131093000                                              |
+| digits           | whole numbers such as 20240131, 20240131093000 or, of eight days at least, 240131             |
 | parts            | year, month and day                                                                           |
 | date             | dates or times as they are                                                                    |
 
@@ -27,6 +27,7 @@ _EPOCHS = {"s": 1e9, "ms": 1e12, "us": 1e15, "ns": 1e18}  # the least of numbers
 _HOW = (*_EPOCHS, "digits", "parts", "date")
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _DAYS, _CLOCKS = (19_000_101, 21_001_231), 1_000_000
+_SHORT_DAYS, _FEWEST_SHORT = 100_101, 8  # days without the century, from 1970 to 2069; so many do not look so by chance
 Values = NDArray[np.float64]
 
 
@@ -84,11 +85,14 @@ def guess_format(values: Values, may_be_parts: bool = False) -> str | None:
     for how, least in _EPOCHS.items():
         if least <= finite.min() and finite.max() < 2.1 * least:
             return how
-    return "digits" if np.isfinite(seconds_of_digits(finite)).all() else None
+    is_sure = finite.max() >= _CLOCKS or len(np.unique(finite)) >= _FEWEST_SHORT
+    return "digits" if is_sure and np.isfinite(seconds_of_digits(finite)).all() else None
 
 
 def seconds_of_digits(values: Values) -> Values:
-    """Seconds since 1970 of such numbers as 20240131 and 20240131093000; NaN of others."""
+    """Seconds since 1970 of such numbers as 20240131, 20240131093000 and 240131; NaN of others."""
+    is_short = (values >= _SHORT_DAYS) & (values < _CLOCKS)
+    values = np.where(is_short, values + np.where(values >= 700_000, 19_000_000, 20_000_000), values)
     has_clock = values >= _DAYS[0] * _CLOCKS
     day, clock = np.where(has_clock, values // _CLOCKS, values), np.where(has_clock, values % _CLOCKS, 0.0)
     whole = (day >= _DAYS[0]) & (day <= _DAYS[1]) & (clock % 100 < 60) & (clock // 100 % 100 < 60) & (clock < 240_000)

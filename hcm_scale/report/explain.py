@@ -94,7 +94,12 @@ class Difference:
 
     @property
     def notable(self) -> bool:
-        return self.extreme or (abs(self.deviations) >= NOTABLE_DEVIATIONS and self.value != self.usual)
+        return self.extreme or (abs(self.deviations) >= NOTABLE_DEVIATIONS and not self._is_usual)
+
+    @property
+    def _is_usual(self) -> bool:
+        rows = (self.usual is not None and self.counts) or (0, 0)
+        return self.value == self.usual or (rows[1] > 0 and _is_nearly(rows, self.usual or 0.0))
 
 
 @dataclass(frozen=True)
@@ -350,14 +355,21 @@ def _differences(evidence: Evidence, node: int, row: NDArray[Any], limit: int) -
         name: reading | {"prior": one["prior"]} for one in stored for name, reading in one.get("readings", {}).items()
     }
     origins = {one["name"]: one["origin"] for one in stored if one["method"] == "number" and one.get("origin")}
+
+    def counts_of(c: int) -> tuple[int, int] | None:
+        reading = readings.get(names[c], {}) if c < len(names) else {}
+        rows = [names.index(column) for column in reading.get("rows", ())]
+        return _row_counts(float(own[c]), reading, own[rows]) if rows else None
+
+    for c in np.flatnonzero(extreme).tolist():
+        extreme[c] = (counts := counts_of(c)) is None or not _is_nearly(counts, float(usual[c]))
     for c in np.lexsort((-np.abs(deviations), ~extreme)).tolist():
         if (deviations[c] == 0.0 and not extreme[c]) or len(differences) == limit:
             break
         name, is_text = _source_of(names[c] if c < len(names) else f"attribute {c}", names)
         reading = readings.get(name, {})
         value, mean, middle = (_amount(float(row[c]), reading) for row in (own, theirs, usual))
-        rows = [names.index(column) for column in reading.get("rows", ())]
-        counts = _row_counts(value, reading, own[rows]) if "rows" in reading else None
+        counts = counts_of(c)
         value = counts[0] / counts[1] if counts and counts[1] else value
         numbers = value, mean, float(deviations[c]), is_text, first_days.get(name), finite(middle)
         shown = f"{name} less {origins[name]:,.0f}" if name in origins else name
@@ -389,6 +401,11 @@ def _row_counts(value: float, reading: dict[str, Any], rows: NDArray[np.float64]
     """How many rows a share is, and of how many, whose logarithms are `rows`."""
     num_rows = round(float(np.expm1(rows).sum()))
     return round(value * (num_rows + reading["prior"]) - reading["prior"] * reading["usual"]), num_rows
+
+
+def _is_nearly(counts: tuple[int, int], share: float) -> bool:
+    """Whether so many of so many rows are within one row of a share: 0 of 10 rows are nearly 0.1 %."""
+    return abs(counts[0] - share * counts[1]) < 1.0
 
 
 def _source_of(column: str, columns: tuple[str, ...]) -> tuple[str, bool]:

@@ -4,7 +4,7 @@ A kind is notable where it ranks the node among the first 5 % of the nodes that 
 any case, but none that has nothing to say of the node (no triangle), nor one that weighs nothing. The strongest comes
 first, but not one whose number is usual for nodes of like degree, as far as a hundredth tells; and where a column is
 far off the kind that shows differences of attributes comes before what follows from them, neighbours that seem far or
-unlike, and where a value is extreme before everything (`explain.py`). The numbers of a reason are those of its kind
+unlike; where a value is extreme (`explain.py`) it is given in any case. The numbers of a reason are those of its kind
 (`score/kinds/`). Of nodes of several types ranks are those among the same type.
 
 `first_by_kind` lists the first nodes by each kind alone, `kind_shares` says what the scores of the first are made of.
@@ -44,7 +44,7 @@ def reasons(
     chosen = chosen or [pair for pair in candidates if not _is_usual(around, *pair)][:1] or candidates[:1]
     if row["degree"] == 1:  # of one edge, which says little
         chosen.sort(key=lambda pair: pair[0].needs_hops)
-    first = next((i for i, (kind, _) in enumerate(chosen) if extreme or (far_off and kind.follows_differences)), None)
+    first = next((i for i, (kind, _) in enumerate(chosen) if far_off and kind.follows_differences), None)
     cause = next((i for i, (kind, _) in enumerate(chosen) if kind.shows_differences), None)
     if first is not None and cause is not None and first < cause:
         chosen.insert(first, chosen.pop(cause))

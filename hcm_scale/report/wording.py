@@ -181,13 +181,14 @@ def weak_attributes_text(
         return ""
     shares = shares_of()
     weak = sum(share for kind, share in shares.items() if not kinds[kind].ranks_all_nodes)
-    made_of = ", ".join(f"{kinds[kind].title} {100 * share:.0f}%" for kind, share in shares.items())
-    rests = f": {100 * weak:.0f}% of the scores of the first 1% of the nodes, which are made of {made_of}"
-    rests = rests if made_of else ""
+    made_of = ", ".join(f"{kinds[kind].title} {100 * share:.0f}%" for kind, share in shares.items() if share >= 0.005)
+    rests = f": it makes {100 * weak:.0f}% of the scores of the first 1% of the nodes ({made_of})" if made_of else ""
+    caution = f" What is said of far or unlike neighbours is weak evidence here{rests}."
+    caution = "" if made_of and weak < 0.01 else caution
     return (
         "The attributes say little about who is joined to whom: two neighbours are more alike than nodes of different "
-        f"edges in {100 * signal:.0f}% of cases, where 50% is chance. What is said of far or unlike neighbours is weak "
-        f"evidence here{rests}. Columns that say what a node is would help."
+        f"edges in {100 * signal:.0f}% of cases, where 50% is chance.{caution} Columns that say what a node is, such "
+        "as its branch or country, would help."
     )
 
 
@@ -297,7 +298,8 @@ def own_title(e: Explanation | EdgeExplanation, whose: str = "its", who: str = "
     told = ", ".join(f"{word} {amount}" for word, amount in sums.items() if amount)
     count, shown = e.own["num_rows"], len(e.own["rows"])
     strange = sum(row["evidence"] is not None for row in e.own["rows"])
-    every = f"{whose} {count:,} payments" if count > 1 else f"{whose} only payment"
+    noun = "payment" if e.own["paid"] or e.own["received"] else "row"
+    every = f"{whose} {count:,} {noun}s" if count > 1 else f"{whose} only {noun}"
     first = every if shown == count else f"the {shown} strangest of {every}"
     if shown < count and strange < shown:
         first = f"{strange} strange and {shown - strange} more" if strange else f"{shown}, none of them strange,"
@@ -472,7 +474,7 @@ def _end_difference(e: EdgeExplanation, d: Difference) -> str:
     if d.is_text:
         return f"their texts in `{clip(d.column, NAME_WIDTH)}` differ"
     if {d.value, d.neighbors} == {0.0, 1.0} and (category := category_text(d.column)):
-        return f"{category[0]} is {category[1]} of {first if d.value else second} alone"
+        return f"{category[0]} is {category[1]} for {first if d.value else second} alone"
     both = (("value", d.value), ("neighbors", d.neighbors))
     own, other = ("never" if whose in d.never else quantity(value, d.first_day) for whose, value in both)
-    return f"`{clip(d.column, NAME_WIDTH)}` is {own} of {first} and {other} of {second}"
+    return f"`{clip(d.column, NAME_WIDTH)}` is {own} for {first} and {other} for {second}"

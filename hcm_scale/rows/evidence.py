@@ -117,6 +117,10 @@ class RowEvidence:
         return made
 
     @cached_property
+    def has_amounts(self) -> bool:
+        return bool(np.isfinite(self.amounts).any())
+
+    @cached_property
     def bars(self) -> tuple[Values, Values]:
         """Up to how many units of its own every kind says nothing of a row, and those units, (kinds,) each."""
         some = self.surprises[:: max(1, len(self.surprises) // _SAMPLE)]

@@ -41,6 +41,7 @@ from hcm_scale.run.finished import FinishedRun, check_earlier, open_earlier, ope
 from hcm_scale.run.stages import RunContext, num_blocks, stages
 from hcm_scale.run.workspace import Workspace
 from hcm_scale.stages import report
+from hcm_scale.stages.train import check_backend
 
 _THREADS_OF: dict[str, int] = {}  # the process that was the first to use several
 log = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
     started = time.perf_counter()
     schema.check(config)
     config = with_trained_options(config)
-    device = _check(config, world, reads_source=graph is None)
+    device = _check(config, until, world, reads_source=graph is None)
     run_dir, share = Path(config.run_dir), Path(config.share_dir) if config.share_dir else None
     trained = open_trained(config)
     run_dir.mkdir(parents=True, exist_ok=True)
@@ -103,9 +104,11 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
         return text
 
 
-def _check(config: Config, world: World, *, reads_source: bool) -> str:
+def _check(config: Config, until: str, world: World, *, reads_source: bool) -> str:
     """The device to compute on; ValueError for whatever is known to be wrong before any work."""
     parse_fan_out(config.sampling.fan_out, num_blocks(config))
+    if config.trained is None and until in ("train", "score", "report"):
+        check_backend(config.sampling.backend)
     wanted = config.world
     if world.size == 1 and (wanted.processes or 1) > 1:
         start = "start them with `hcm-scale run`, torchrun or srun"

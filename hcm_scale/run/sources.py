@@ -144,8 +144,10 @@ def check_same_input(graph: schema.GraphConfig, run_dir: Path) -> None:
     for option, value in before.items():
         if not isinstance(value, str):
             raise files.FolderError(f"{run_dir / 'config.json'}: graph.{option}={value!r} is not legal: it is a text")
-    if _input(before, str(schema.made_in(run_dir).get("in", ""))) != _input(asdict(graph)):
+    base = str(schema.made_in(run_dir).get("in", ""))
+    if _input(before, base) != _input(asdict(graph)):
         old, new = _shown_input(before), _shown_input(asdict(graph))
+        old += f" in {base}" * (old == new)  # as where the folder of both has moved
         advice = "choose another run_dir, or say overwrite=true to replace it"
         raise ValueError(f"run_dir={run_dir} holds a finished run of {old}, and this one is of {new}: {advice}")
 
@@ -272,7 +274,7 @@ def _guessed(graph: schema.TablesGraph, paths: list[Any], columns: readers.Colum
     plain = [str(path) if isinstance(path, Path) else path for path in paths]
     tables = plain[0], plain[1] if len(plain) > 1 else None
     guessed = guess.guess_columns(tables, given, "graph.")
-    guess.log_guesses({name: value for name, value in guessed.items() if value != named[name]})
+    guess.log_guesses({name: value for name, value in guessed.items() if value != named.get(name)})
     source, target = guessed["source_column"], guessed["target_column"]
     node_type = guessed.get("node_type_column", columns.node_type)
     return replace(columns, source=source, target=target, id=guessed.get("id_column", "id"), node_type=node_type)

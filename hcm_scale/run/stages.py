@@ -84,6 +84,7 @@ def recipe_of(config: Config) -> Recipe:
             hub_cap=sampling.hub_cap,
             exact_first_hop=has_exact_first_hop(config),
             whole_graph=sampling.hub_cap is not None,
+            backend=sampling.backend,
         ),
         langevin=Langevin(kernel=posterior.kernel, prior=posterior.prior, temperature=posterior.temperature),
         plan=ChainPlan(**plan),

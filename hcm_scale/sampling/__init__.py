@@ -9,6 +9,6 @@ attributes, `prefetch` keeps that ahead of the model.
 """
 
 from hcm_scale.base.threads import prefetch
-from hcm_scale.sampling.neighbors import NeighborSampler, make_batch
+from hcm_scale.sampling.neighbors import BACKENDS, NeighborSampler, make_batch
 
-__all__ = ["NeighborSampler", "make_batch", "prefetch"]
+__all__ = ["BACKENDS", "NeighborSampler", "make_batch", "prefetch"]

@@ -20,10 +20,16 @@ serial and release the GIL. None enters numba's thread pool, which the model use
 is the `workqueue` pool, aborts the process when two threads enter it at once. Random reads in large arrays decide the
 speed, so each happens once: `plan` reads `indptr` for all targets into small arrays that the later passes read in
 order, `weigh` reads `scale` once per node, and `relabel` and `gather` prefetch their cache lines.
+
+`TorchSparseSampler` has the same blocks drawn by torch-sparse, the sampler under PyG's NeighborSampler (extra
+`sparse`). Use it to compare, not to train large graphs: it copies the graph's indices to 64 bits (8 bytes an arc) and
+draws from torch's global generator, so only one thread draws at a time. The generator is seeded by (seed, step, layer)
+and put back after each draw; blocks are repeatable as long as no other thread uses torch's global generator meanwhile.
 """
 
 import threading
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,7 +40,7 @@ from hcm_scale.base.jit import kernel, prefetch
 from hcm_scale.base.order import first_not_below
 from hcm_scale.base.rng import below, bits, key, mix
 from hcm_scale.base.spmm import ModelInput, Propagated
-from hcm_scale.model import Block, MiniBatch
+from hcm_scale.model import GENERATOR, Block, MiniBatch
 from hcm_scale.sampling.pairs import PairBatch
 
 FanOut = int | None
@@ -141,6 +147,69 @@ class _Scratch:
         entries = entries.astype(self.position.dtype, copy=False)  # one kernel to compile
         self.count = relabel(entries, self.position, self.base, self.nodes, self.count, out)
         return self.count
+
+
+class TorchSparseSampler(NeighborSampler):
+    """As `NeighborSampler`, with neighbours that torch-sparse draws without replacement; loops and weights are ours.
+
+    Its draw is not quite uniform: Floyd's algorithm picks its j-th number from 0 .. j, torch-sparse from 0 .. j - 1. Of
+    d neighbours, k drawn, the first d - k come with probability k / (d - 1) and the last k with (k - 1) / (d - 1), so
+    weights are divided by these instead of k / d, and the expected block is Â again. With k = 1 the last neighbour
+    never comes, and no weight makes up for that.
+    """
+
+    def __init__(self, *graph: Any, **options: Any) -> None:
+        super().__init__(*graph, **options)
+        if any(limit < 2 for limit in self.limits):
+            raise ValueError(f"fan-outs of {self.limits}: backend='torch_sparse' needs 2 or more")
+        self._sample_adj = import_sample_adj()
+        self._graph = [torch.from_numpy(np.array(array, np.int64)) for array in (self.indptr, self.indices)]
+
+    def __call__(self, seeds: NDArray[np.int64], step: int) -> Drawn:
+        nodes = self._checked(seeds)
+        blocks: list[Block] = []
+        for layer in reversed(range(len(self.limits))):
+            with GENERATOR, torch.random.fork_rng(devices=[]):
+                torch.manual_seed(key(self.seed, step, layer))
+                drawn = self._sample_adj(*self._graph, torch.from_numpy(nodes), self.limits[layer], False)
+            blocks.insert(0, self._block([tensor.numpy() for tensor in drawn], nodes))
+            nodes = drawn[2].numpy()
+        return nodes, tuple(blocks)
+
+    def _block(self, drawn: Sequence[NDArray[np.int64]], targets: NDArray[np.int64]) -> Block:
+        """The drawn neighbours, each row preceded by its self loop, weighed by how likely each was drawn."""
+        rows, columns, sources, arcs = drawn
+        begins, num_drawn = self.indptr[targets], np.diff(rows)
+        degrees = self.indptr[targets + 1] - begins
+        starts = (rows + np.arange(len(rows))).astype(np.int32)
+        indices = np.insert(columns, rows[:-1], np.arange(len(targets))).astype(np.int32)
+        weights = np.empty(len(indices), np.float32)
+        weigh(self.scale, sources, degrees, starts, indices, weights)
+        degree, drawn_of = np.repeat(degrees, num_drawn), np.repeat(num_drawn, num_drawn)
+        is_late = arcs - np.repeat(begins, num_drawn) >= degree - drawn_of
+        likely = np.maximum((drawn_of - is_late) / np.maximum(degree - 1, 1), 1e-9)
+        correction = np.where(drawn_of == degree, 1.0, drawn_of / degree / likely).astype(np.float32)
+        if self.weights is not None:
+            correction *= self.weights[arcs]
+        weights *= np.insert(correction, rows[:-1], 1.0)
+        return Block.of(starts, indices, weights, len(sources))
+
+
+def import_sample_adj() -> Callable[..., Any]:
+    """(rowptr, col, nodes, limit, replace) -> rowptr, col, sources (nodes first) and arc numbers of what was drawn."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # its import goes through torch.jit.script
+            import torch_sparse  # noqa: F401  registers the operator
+    except (ImportError, OSError) as error:
+        raise ValueError(
+            "sampling.backend=torch_sparse needs the extra sparse: pip install 'hcm-scale[sparse]', or take "
+            f"sampling.backend=numba ({error})"
+        ) from error
+    return torch.ops.torch_sparse.sample_adj
+
+
+BACKENDS: dict[str, type[NeighborSampler]] = {"numba": NeighborSampler, "torch_sparse": TorchSparseSampler}
 
 
 def make_batch(pairs: PairBatch, x: ModelInput, sample: NeighborSampler, *, input_gradients: bool = True) -> MiniBatch:

@@ -111,8 +111,6 @@ def _write_shards(search: Callable[..., Iterator[HopBlock]], out: Path, plan: La
         for run in runs:
             first, last = plan.source_range(run[0])[0], plan.source_range(run[-1])[1]
             blocks = search(first=first, last=last, on_sources=progress.update)  # renames the nodes
-            if run is runs[0]:
-                progress.begin()
             for index, block in zip(run, blocks, strict=True):
                 if len(pending) == num_writers():
                     num_pairs += pending.popleft().result().num_rows

@@ -64,7 +64,7 @@ from hcm_scale.ranks.world import ALONE, LostRankError, World
 from hcm_scale.sampling.device import batches as gpu
 from hcm_scale.sampling.device.batches import EndsBatch
 from hcm_scale.sampling.device.graph import graph_to
-from hcm_scale.sampling.neighbors import NeighborSampler, make_batch, most_drawn
+from hcm_scale.sampling.neighbors import BACKENDS, import_sample_adj, make_batch, most_drawn
 from hcm_scale.sampling.pairs import MAX_CACHED_PAIRS, WINDOW, Cut, PairBatch, cut_epoch, pair_batches, pairs_per_epoch
 from hcm_scale.shards import Labels
 
@@ -99,6 +99,7 @@ class Batching:
     hub_cap: int | None  # the most neighbours drawn where the fan-out is all
     exact_first_hop: bool
     whole_graph: bool = False  # steps on all nodes where a batch's neighbourhood would be most of them
+    backend: str = "numba"
 
 
 @dataclass(frozen=True)
@@ -180,7 +181,7 @@ class Training:
     def takes_whole_graph(self) -> bool:
         """Whether steps embed all nodes: wanted, the same neighbourhoods, and few more nodes than a batch has seeds."""
         batching = self.recipe.batching
-        takes_all = all(fan_out is None for fan_out in batching.fan_outs)
+        takes_all = batching.backend == "numba" and all(fan_out is None for fan_out in batching.fan_outs)
         is_small = batching.batch_pairs is None or self.structure.num_nodes <= 2 * batching.batch_pairs
         if not (batching.whole_graph and takes_all and is_small):
             return False
@@ -346,10 +347,16 @@ def training_batches(
     yield from gpu.to_gpu(batches, device) if on_gpu else batches
 
 
+def check_backend(backend: str) -> None:
+    """Refuses a sampler that is not installed, before anything is made for it."""
+    if backend == "torch_sparse":
+        import_sample_adj()
+
+
 def batch_maker(training: Training) -> Callable[[PairBatch], MiniBatch]:
     """A function from pairs to batches, on the CPU."""
     structure, x, batching = training.structure, training.x, training.recipe.batching
-    sample = NeighborSampler(
+    sample = BACKENDS[batching.backend](
         structure.indptr,
         structure.indices,
         gcn_scale(structure.indptr, structure.weights),
@@ -390,6 +397,8 @@ def _probe_batch(training: Training, device: str) -> MiniBatch:
 def gpu_fit(training: Training, cut: Cut, device: torch.device | str) -> gpu.Fit | None:
     """What of this training fits the device; None where batches are to be made on the host."""
     structure, batching, network = training.structure, training.recipe.batching, training.recipe.network
+    if batching.backend != "numba":  # another sampler was asked for, and it runs on the host
+        return None
     return gpu.choose_fit(
         device,
         structure,

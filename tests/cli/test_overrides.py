@@ -1,6 +1,8 @@
 """Words become a configuration: files among them, with columns that are guessed, and option files of the user's own."""
 
+import contextlib
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -37,7 +39,7 @@ def options(run_dir: str) -> dict[str, object]:
 def test_tables__are_read_with_guessed_columns_and_the_log_says_so(capsys):
     status, err = ran(capsys, "run", "until=ingest", "my edges.csv", "nodes.csv", *SMALL)
     assert status == 0, err
-    assert "graph.target_column=payee, graph.id_column=account (say so where it is another column)" in err
+    assert "graph.target_column=payee, graph.id_column=account (where a guess is wrong, give this option)" in err
     assert "graph.source_column=payer" in Path("runs/my-edges/log").read_text()
     found = options("runs/my-edges")
     assert [found[name] for name in ("path", "nodes", "id_column", "target_column", "name")] == [
@@ -95,7 +97,8 @@ def test_mistake__is_named(capsys, words, said):
     assert not Path("runs").exists()
 
 
-def test_finished_run_of_other_files__is_kept_unless_it_is_to_be_replaced(capsys):
+def test_finished_run_of_other_files__is_kept_unless_it_is_to_be_replaced(capsys, tmp_path_factory):
+    tmp_path = tmp_path_factory.mktemp("elsewhere")
     Path("other").mkdir()
     Path("other/edges.csv").write_text(Path("my edges.csv").read_text())
     assert ran(capsys, "run", "until=ingest", "my edges.csv", "nodes.csv", "run_dir=r", *SMALL)[0] == 0
@@ -105,6 +108,10 @@ def test_finished_run_of_other_files__is_kept_unless_it_is_to_be_replaced(capsys
     assert status == 2
     assert "run_dir=r holds a finished run of my edges.csv, nodes.csv, and this one is of other/edges.csv, node" in err
     assert options("r")["path"] == "my edges.csv"
+    before, moved = Path.cwd(), shutil.copytree(Path.cwd(), tmp_path / "moved")
+    with contextlib.chdir(moved):
+        status, err = ran(capsys, "run", "until=ingest", "my edges.csv", "nodes.csv", "run_dir=r", *SMALL)
+    assert f"a finished run of my edges.csv, nodes.csv in {before}, and this one is of my edges.csv, nodes.csv: " in err
     same = [f"{Path.cwd()}/my edges.csv", "nodes.csv", "graph.directed=true", "graph.name=x", "run_dir=r", *SMALL]
     assert ran(capsys, "run", "until=ingest", *same)[0] == 0
     Path("my edges.csv").write_text("payer,payee\nn0,n1\n")

@@ -26,6 +26,8 @@ import hcm_scale
 from hcm_scale import HCM
 from hcm_scale.cli import overrides
 from hcm_scale.cli.main import main
+from hcm_scale.graph import Graph
+from hcm_scale.synthetic.payments import payments
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -78,11 +80,19 @@ def test_python_page__runs_from_top_to_bottom(tmp_path, monkeypatch, capsys):
     assert "scores 1 1 stage" in said
 
 
+def without_numbers(line: str) -> str:
+    """A line of what is printed, whatever its numbers, ids of cases and gaps are."""
+    return re.sub(r"\b[0-9A-Z]{10}\b|[\d.,]+(e-\d+)?", "#", " ".join(line.split()))
+
+
 @pytest.mark.gate
 def test_tutorial__runs_from_top_to_bottom_and_finds_what_it_planted(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert run_page("tutorial.md") == (5, 4)
-    said = capsys.readouterr().out
+    said, told = capsys.readouterr()
+    printed = {without_numbers(line) for line in (said + told).splitlines()}
+    for block in re.findall(r"```text\n(.*?)```", (ROOT / "docs" / "tutorial.md").read_text(), re.S):
+        assert {without_numbers(line) for line in block.splitlines() if line.strip(" .")} - printed == set()
     assert "`time from 0 to 6 h` when it is `payer`: 31 of its 31 rows, where 6% is usual" in " ".join(said.split())
     mule = re.search(r"acc-0071   rank (\d+) of 1,500", said)
     assert mule is not None
@@ -99,8 +109,8 @@ def test_tutorial__runs_from_top_to_bottom_and_finds_what_it_planted(tmp_path, m
 def test_nightly_page__has_a_job_that_runs(tmp_path, monkeypatch, shell):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
-    payments = pd.DataFrame(rng.integers(0, 200, (900, 2)), columns=["payer", "payee"])
-    payments.to_csv("payments.csv", index=False)
+    transfers = pd.DataFrame(rng.integers(0, 200, (900, 2)), columns=["payer", "payee"])
+    transfers.to_csv("payments.csv", index=False)
     pd.DataFrame({"account": range(200), "income": rng.normal(size=200)}).to_csv("accounts.csv", index=False)
     (options,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/nightly.md").read_text(), re.S)
     Path("conf/experiment").mkdir(parents=True)
@@ -118,6 +128,125 @@ def test_nightly_page__has_a_job_that_runs(tmp_path, monkeypatch, shell):
     assert subprocess.run([night[0], "2026-11-18", *night[2:]], capture_output=True).returncode == 3
     assert json.loads(Path("runs/2026-11-18/config.json").read_text())["since"] == "runs/2026-11-17"
     assert "nodes flagged now, not before: 0" in Path("runs/2026-11-18.changes.txt").read_text()
+
+
+def commands_of(page: str) -> list[list[str]]:
+    """The words of every command in the blocks of a page, in their order."""
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", (ROOT / page).read_text(), re.S | re.M)
+    of_shell = [block for language, block in blocks if language in ("", "bash")]
+    lines = [line for block in of_shell for line in block.replace("\\\n", " ").splitlines()]
+    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("hcm-scale ")]
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch) -> None:
+    """In the current folder the tables and runs that pages name: payments of 2,400 accounts, and a small graph."""
+    monkeypatch.chdir(tmp_path)
+    rows, _ = payments(2_400)
+    ids = sorted({*rows["payer"].to_pylist(), *rows["payee"].to_pylist()})
+    tables = {
+        "payments": rows.to_pandas(),
+        "tuesday": rows.to_pandas(),
+        "today": rows.slice(len(rows) - 50).to_pandas(),
+    }
+    tables["accounts"] = pd.DataFrame(
+        {"account": ids, "income": np.arange(len(ids)) % 97, "land": ["at", "de"] * 1_200}
+    )
+    tables["confirmed-cases"] = pd.DataFrame({"id": ids[:20], "verdict": ["bad", "good"] * 10})
+    for some in ("", "2"):
+        graph = small_graph(300)
+        ends = np.repeat(np.arange(300), np.diff(graph.indptr)), np.asarray(graph.indices)
+        tables[f"edges{some}"] = pd.DataFrame({"source": ends[0], "target": ends[1]})
+        tables[f"nodes{some}"] = pd.DataFrame(np.asarray(graph.x), columns=list("abc")).rename_axis("id").reset_index()
+    for name, table in tables.items():
+        table.to_csv(f"{name}.csv", index=False)
+    assert main(["run", "payments.csv", *as_words(FAST)]) == 0
+    for name in ("monday", "accounts", "other"):
+        shutil.copytree("runs/payments", f"runs/{name}")
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize(
+    ("page", "count"),
+    [("README.md", 11), ("docs/payments.md", 5), ("docs/cases.md", 8), ("docs/verdicts.md", 7), ("docs/output.md", 2)],
+)
+@pytest.mark.usefixtures("desk")
+def test_pages__have_commands_that_run_one_after_the_other(page, count):
+    commands = commands_of(page)
+    assert len(commands) == count
+    for words in commands:
+        if words[0] == "teach" and (asked := Path(words[2])).name == "review.csv":  # a person has filled it in
+            table = pd.read_csv(asked)
+            table.assign(verdict=["bad", "good"] * (len(table) // 2) + ["bad"] * (len(table) % 2)).to_csv(
+                asked, index=False
+            )
+        if words[0] != "serve":  # until it is stopped
+            assert main([*words, *(as_words(FAST) if words[0] == "run" else [])]) == 0, words
+
+
+@pytest.mark.gate
+def test_page_on_data__has_commands_that_read_what_they_name(tmp_path, monkeypatch):
+    """All but those of other machines, each in a folder of its own."""
+    duckdb = pytest.importorskip("duckdb")
+    monkeypatch.chdir(tmp_path)
+    shops = [f"s{number}" for number in range(40)]
+    users = [f"u{number}" for number in range(80)]
+    rng = np.random.default_rng(0)
+    edges = pd.DataFrame({"payer": rng.choice(users, 400), "payee": rng.choice(shops, 400)})
+    sides = {
+        name: pd.DataFrame({"id": ids, "size": rng.normal(size=len(ids))})
+        for name, ids in {"users": users, "shops": shops}.items()
+    }
+    nodes = pd.concat([table.assign(type=name, role=name) for name, table in sides.items()])
+    for name, table in {"edges": edges, "purchases": edges, "nodes": nodes, **sides}.items():
+        table.to_csv(f"{name}.csv", index=False)
+    for folder, table in {"edges": edges, "nodes": nodes}.items():
+        Path(folder).mkdir()
+        table.to_parquet(f"{folder}/part-0.parquet")
+    edges.to_parquet("edges.parquet")
+    with duckdb.connect("bank.db") as bank:
+        bank.sql("create table transfers as from edges")
+        bank.sql("create table accounts as from nodes")
+    elsewhere = re.compile("s3://|https://|postgresql://")
+    commands = [words for words in commands_of("docs/data.md") if not elsewhere.search(" ".join(words))]
+    assert len(commands) == 7
+    for number, words in enumerate(commands):
+        assert main([*words, f"run_dir=runs/{number}", "until=ingest"]) == 0, words
+        assert Graph.open(f"runs/{number}/graph").num_nodes == 120
+
+
+def test_readme__has_python_that_runs(monkeypatch):
+    graph = small_graph()
+    ids = ["alice", *(f"n{node}" for node in range(1, graph.num_nodes))]
+    ends = np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr)), np.asarray(graph.indices)
+    edges = pd.DataFrame({end: np.array(ids)[own] for end, own in zip(("source", "target"), ends, strict=True)})
+    names = {"edges": edges, "nodes": pd.DataFrame(np.asarray(graph.x), columns=list("abc")).assign(id=ids)}
+    monkeypatch.setattr(hcm_scale, "HCM", functools.partial(HCM, FAST))
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    exec(compile(block, "README.md", "exec"), names)
+    assert names["detector"].ids_[0] == "alice"
+
+
+@pytest.mark.gate
+def test_readme__shows_what_the_demo_says(tmp_path, monkeypatch, capsys):
+    """The same lines, and numbers that are the same but for what another processor makes of them."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["run"]) == 0
+    said, page = capsys.readouterr().out, (ROOT / "README.md").read_text()
+    for pattern in (
+        r"(\d+) cases, (\d+) of them flagged",
+        r"(\d+) nodes stand out at a",
+        r"^ +1  \w{10} +below 1e-6 +(\d+)",
+    ):
+        (now,), (then,) = (re.findall(pattern, text, re.M) for text in (said, page))
+        numbers = [np.array(each if isinstance(each, tuple) else [each], float) for each in (now, then)]
+        np.testing.assert_allclose(*numbers, rtol=0.15)
+    for line in (
+        "case  id                   p   members   held together by",
+        "rank  id                           Score",
+    ):
+        assert line in said
+        assert line in page
 
 
 def test_kubernetes_job__is_one_and_starts_a_run_by_torchrun():

@@ -110,7 +110,7 @@ def test_explanation__says_when_who_and_how_much(run, world):
     assert "Chain of payments: " in said["round"]
     assert " paid " in said["round"]
     assert "back where it began" in said["round"]
-    assert "payments in by" in said["fan_in"]
+    assert "payments in from" in said["fan_in"]
     assert "are usual" in said["fan_in"]
     assert "Passed on: of " in said["pass"]
     assert " left within " in said["pass"]

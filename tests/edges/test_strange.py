@@ -55,7 +55,7 @@ def test_explain__names_the_attributes_of_both_ends_that_differ_most():
     about = edges_of(graph, hop).explain(left, right)
     first = about.differences[0]
     assert (first.column, first.value, first.neighbors) == ("amount", 9.0, -9.0)
-    assert f"`amount` is 9 of {left} and -9 of {right}" in " ".join(wording.edge_text(about).split())
+    assert f"`amount` is 9 for {left} and -9 for {right}" in " ".join(wording.edge_text(about).split())
 
 
 def test_explain__of_an_ordinary_edge_claims_nothing():

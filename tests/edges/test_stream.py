@@ -20,7 +20,6 @@ from hcm_scale.cli.main import main
 from hcm_scale.edges import new as new_edges
 from hcm_scale.edges import stream
 from hcm_scale.edges.new import open_new_edges, write_scored
-from hcm_scale.edges.payments import ORDINARY
 from hcm_scale.run.finished import FinishedRun
 from tests.helpers import FAST, as_words
 
@@ -121,7 +120,7 @@ def test_new_rows__are_on_the_scale_of_the_rows_of_the_run(run):
         usual = 4 * np.exp(-3 - row["edge_surprise"]) if row["edge_surprise"] else 1.0
         assert row["edge_p"] == pytest.approx(min(1.0, usual))
         assert (row["edge_evidence"] == "pair") == (row["edge_surprise"] == 0) == (row["edge_p"] == 1.0)
-        assert (row["edge_evidence"] == "pair") == (row["edge_reason"] == ORDINARY)
+        assert (row["edge_evidence"] == "pair") == (row["edge_reason"] == stream.ORDINARY)
     end = own.p[own.flagged].max(initial=own.edges.rate / len(surprise))
     assert table["edge_flagged"].tolist() == (table["edge_p"] <= end).tolist()
 

@@ -263,7 +263,7 @@ def test_lines__one_a_column_where_they_are_few_and_one_a_rule_where_they_are_ma
     many = np.tile(table(("normal", "flag")), 20) * np.logspace(0, 9, 40)
     rows = transform(many.astype(np.float32), scale="auto").record["columns"]
     assert [(row["columns"], row["count"]) for row in rows] == [
-        ("20 columns a0, a2, a4, ...", 20),
-        ("20 columns a1, a3, a5, ...", 20),
+        ("20 columns a0; a2; a4; ...", 20),
+        ("20 columns a1; a3; a5; ...", 20),
     ]
     assert len(as_text(few).splitlines()) == len(COLUMNS)

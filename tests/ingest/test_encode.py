@@ -62,6 +62,15 @@ def read_column(folder, values, **options):
         ([day.replace(".", "/") for day in (*DAYS, "1.31.2022")], "%m/%d/%Y", {}),
         ([day.replace(".", "-") for day in (*DAYS, "31.01.2022")], "%d-%m-%Y", {}),
         ([f"{day} 18:{i:02}" for i, day in enumerate((*DAYS, "29.02.2024"))], "%d.%m.%Y %H:%M", {}),
+        (
+            ["01/31/2024 04:46 AM", "12/05/2024 12:30 AM", "2/29/2024 12:00 PM", "1/3/2024 1:07 pm"],
+            "%m/%d/%Y %I:%M %p",
+            {},
+        ),
+        (["1/31/24 9:05", "2/1/24 23:59", "12/31/24 0:00"], "%m/%d/%y %H:%M", {}),
+        (["31.01.24", "01.02.69", "01.02.71"], "%d.%m.%y", {}),
+        (["Jan 31, 2024 9:05 AM", "Mar 1, 2024 12:05 PM"], "%b %d, %Y %I:%M %p", {}),
+        (["2024-01-31 9:05", "2024-02-01 10:05"], "%Y-%m-%d %H:%M", {}),
         ([day.replace(".", "/") for day in DAYS], "%d/%m/%Y", {"dates": "day-first"}),
         ([day.replace(".", "/") for day in DAYS], "%m/%d/%Y", {"dates": "month-first"}),
     ],
@@ -69,8 +78,13 @@ def read_column(folder, values, **options):
 def test_dates__are_read_as_their_column_shows_or_an_option_says(tmp_path, written, form, options):
     found, use = read_column(tmp_path / "graph", written, **options)
     slow = [datetime.strptime(text, form) for text in written]
+    slow = [day.replace(year=2069) if day.year == 1969 else day for day in slow]
     np.testing.assert_allclose(found, [(day - min(slow)).total_seconds() / 86_400 for day in slow], rtol=1e-6)
     assert ("its months stand before the days" in use) == form.startswith("%m")
+
+
+def test_versions__are_no_dates(tmp_path):
+    assert read_column(tmp_path / "graph", ["1.2.10", "1.3.11", "2.0.12"])[0] is None
 
 
 @pytest.mark.parametrize("more", [[], ["13/13/2022"], ["31/01/2022", "01/31/2022"], ["31/02/2022"], ["unknown"]])

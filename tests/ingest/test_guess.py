@@ -12,6 +12,8 @@ PEOPLE = {"age": [30, 40, 50, 60, 30], "account": ["a", "b", "c", "d", "e"]}
 MONEY = {"amount": [3.5, 1.0, 2.5, 4.0]}
 TEXT = {"x": ["a", "b", "c", "a"], "y": ["b", "c", "d", "e"]}
 MIXED = [7 * i % 30 for i in range(30)]
+MANY = range(150)
+ACCOUNTS = {"fra": [f"n{i * 7 % 90}" for i in MANY], "til": [f"n{i * 11 % 80 + 5}" for i in MANY]}
 WHOLE = {"x": [1, 4, 2, 1], "y": [2, 3, 4, 3]}
 
 
@@ -65,6 +67,31 @@ def test_guess__ends_and_id_are_found_together(tmp_path, edges, nodes, expected)
         ({"trans_date": ["a"], "cc_num": [4], "merchant": ["s"], "unix_time": [1_700_000_000]}, "cc_num merchant"),
         ({"who": [4, 5], "whom": [8, 4], "unix_time": [1_700_000_000, 1_700_000_100], "amt": [5, 1]}, "who whom"),
         ({"unix_time": [1_700_000_000, 1_700_000_100], "who": [4, 5], "whom": [8, 4]}, "who whom"),
+        (
+            {
+                "Auftraggeber": ["A. Weber"],
+                "Empfänger": ["B. Weber"],
+                "IBAN_Auftraggeber": ["x"],
+                "IBAN_Empfänger": ["y"],
+            },
+            "IBAN_Auftraggeber IBAN_Empfänger",
+        ),
+        (
+            {"ref": [f"r{i}" for i in MANY], "sort": ["a", "b"] * 75, "branch": [f"f{i % 40}" for i in MANY]}
+            | ACCOUNTS,
+            "fra til",
+        ),
+        (
+            {
+                "ref": [7 * i for i in MANY],
+                "sort": ["a", "b"] * 75,
+                "day": [f"{i % 28 + 1:02}.01.24" for i in MANY],
+                "kort": [f"k{i * 7 % 90}" for i in MANY],
+                "butik": [f"f{i % 40}" for i in MANY],
+            },
+            "kort butik",
+        ),
+        ({"paper": [*MANY], "cites": [i % 50 for i in MANY], "field": ["a", "b", "c"] * 50}, "paper cites"),
     ],
 )
 def test_guess__without_nodes_ends_are_named_or_the_first_that_can_hold_ids(edges, expected):

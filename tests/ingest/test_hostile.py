@@ -15,6 +15,7 @@ from scipy import sparse
 from hcm_scale import config
 from hcm_scale.cli import main
 from hcm_scale.ingest.readers import Columns, InputError, Policy, column_report, read_matrix, read_tables
+from hcm_scale.ingest.table_files import open_table
 
 BARE = Policy(featureless="degree")
 EDGES = [[0, 1], [1, 2]]
@@ -34,15 +35,17 @@ def archive(path, arrays, method=zipfile.ZIP_STORED):
     return path
 
 
-@pytest.mark.parametrize("name", ["e.csv", "e.parquet"])
-def test_columns_of_one_name__are_refused(tmp_path, name):
-    if name.endswith("csv"):
-        (tmp_path / name).write_text("source,target,target\n0,1,2\n")
-    else:
-        columns = [pa.array([0]), pa.array([1]), pa.array([2])]
-        pq.write_table(pa.Table.from_arrays(columns, ["source", "target", "target"]), tmp_path / name)
-    with pytest.raises(InputError, match=rf"{name} has 2 columns named 'target'; legal is one of a name"):
-        read_tables(tmp_path / "g", tmp_path / name, policy=BARE)
+def test_columns_of_one_name__are_refused_and_numbered_in_a_csv(tmp_path, caplog):
+    columns = [pa.array([0]), pa.array([1]), pa.array([2])]
+    pq.write_table(pa.Table.from_arrays(columns, ["source", "target", "target"]), tmp_path / "e.parquet")
+    with pytest.raises(InputError, match=r"e.parquet has 2 columns named 'target'; legal is one of a name"):
+        read_tables(tmp_path / "g", tmp_path / "e.parquet", policy=BARE)
+    (tmp_path / "e.csv").write_text('\ufeff"x","y","x.1","x","y"\r\n1,2.5,3,4,5.5\r\n2,,1,2,\r\n')
+    table = open_table("graph.path", tmp_path / "e.csv")
+    assert table.schema.names == ["x", "y", "x.1", "x.2", "y.1"]
+    batch = table.first_batch(["x.2", "y", "x"])
+    assert batch.to_pydict() == {"x.2": [4, 2], "y": [2.5, None], "x": [1, 2]}
+    assert "e.csv has 2 columns named 'x'; after the first they are ('x.2',)" in caplog.text
 
 
 def test_later_file_without_a_column_or_of_another_type__is_named(tmp_path):

@@ -65,9 +65,12 @@ def read_edges(folder, source, target, **columns):
 
 def test_id_types__must_agree_unless_one_is_named(tmp_path):
     text, numbers, dates = pa.array(["7"]), pa.array([8]), pa.array([9], pa.date32())
+    nodes = pa.table({"id": [7, 8], "age": [1.0, 2.0]})
+    edges = pa.table({"source": text, "target": numbers})
     with pytest.raises(ValueError, match=r"ids are of two types: 'the edge table:source' is string, .*' is int64"):
-        read_edges(tmp_path / "g", text, numbers)
-    assert read_edges(tmp_path / "g", text, numbers, id_type="text").ids.to_pylist() == ["7", "8"]
+        read_tables(tmp_path / "g", edges, nodes)
+    for chosen in ({"id_type": "text"}, {}):  # of edges alone, such as those of cards and shops, both are text
+        assert read_edges(tmp_path / "g", text, numbers, **chosen).ids.to_pylist() == ["7", "8"]
     with pytest.raises(ValueError, match="cannot hold ids"):
         read_edges(tmp_path / "g", dates, dates)
 

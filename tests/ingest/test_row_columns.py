@@ -59,6 +59,12 @@ def test_time__is_read_as_dates_as_seconds_or_as_steps(tmp_path, name, times, se
     assert said in lines(graph)[name]
 
 
+def test_steps__are_enough_beside_two_ends(tmp_path):
+    graph = read(tmp_path, table(timestep=[1, 2, 2, 5]))
+    assert graph.columns[:2] == ("rows, as payer", "partners, as payer")
+    assert graph.rows.time.tolist() == [DAY, 2 * DAY, 2 * DAY, 5 * DAY]
+
+
 def test_steps__are_no_amounts_of_their_ends(tmp_path):
     graph = read(tmp_path, table(step=[3, 1, 2, 2], amount=[1.0, 2.0, 3.0, 4.0]))
     assert not [name for name in graph.columns if "step" in name]
@@ -171,6 +177,12 @@ FOUR_DAYS = seconds_of(*(text[:10] for text in FOUR))
             FOUR_SECONDS,
             "(dates and times",
         ),
+        (
+            {"Value Date": [*range(240124, 240132)]},
+            [FOUR_DAYS[0] + day * DAY for day in range(-7, 1)],
+            "(dates, sorted",
+        ),
+        ({"step": [*range(240128, 240136)]}, [step * DAY for step in range(240128, 240136)], "a day each"),
         ({"timestamp": [s * 1e3 for s in FOUR_SECONDS]}, FOUR_SECONDS, "times since 1970"),
         (
             {"ts": [None, *FOUR_SECONDS[1:]]},
@@ -205,7 +217,7 @@ FOUR_DAYS = seconds_of(*(text[:10] for text in FOUR))
     ],
 )
 def test_time_of_a_csv__is_read_as_what_it_means(tmp_path, columns, seconds, said):
-    data = table(**columns, amount=[1.0, 2.0, 3.0, 4.0])
+    data = table(**columns, amount=[1.0 + row for row in range(len(seconds))])
     pyarrow.csv.write_csv(data, tmp_path / "e.csv")
     graph = read(tmp_path, str(tmp_path / "e.csv"))
     assert graph.rows.time.tolist() == seconds

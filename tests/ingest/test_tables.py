@@ -63,6 +63,12 @@ def test_unknown_ids__that_differ_by_zeros_are_told_what_reads_them_alike(tmp_pa
         read_tables(tmp_path / "g", tmp_path / "e.csv", tmp_path / "n.csv", columns=Columns(id_type="text"))
 
 
+def test_ids_of_telephones__are_text(tmp_path):
+    (tmp_path / "e.csv").write_text("caller,callee,start\n+491,+492,2024-01-01\n+492,+493,2024-01-02\n")
+    graph = read_tables(tmp_path / "g", tmp_path / "e.csv", columns=Columns(source="caller", target="callee"))
+    assert graph.ids.to_pylist() == ["+491", "+492", "+493"]
+
+
 def test_ids_with_leading_zeros__are_text(tmp_path):
     edges = tmp_path / "edges.csv"
     edges.write_text("source,target\n7,007\n007,12\n")

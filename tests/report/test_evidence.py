@@ -80,15 +80,21 @@ def graph() -> Graph:
 
 def test_weak_text__is_said_of_noise_and_of_nothing_else(graph):
     noise = np.random.default_rng(0).normal(size=(1000, 8)).astype(np.float32)
-    signal, shares = attribute_signal(graph, noise), {"hop": 0.41, "attributes": 0.384, "closure": 0.206}
+    signal, shares = (
+        attribute_signal(graph, noise),
+        {"hop": 0.41, "attributes": 0.38, "closure": 0.206, "cohesion": 0.004},
+    )
     assert weak_attributes_text(signal, KINDS, lambda: shares) == (
         "The attributes say little about who is joined to whom: two neighbours are more alike than nodes of different "
         f"edges in {100 * signal:.0f}% of cases, where 50% is chance. What is said of far or unlike neighbours is weak "
-        "evidence here: 62% of the scores of the first 1% of the nodes, which are made of neighbours seem far 41%, odd "
-        "attributes 38%, group of strangers 21%. Columns that say what a node is would help."
+        "evidence here: it makes 62% of the scores of the first 1% of the nodes (neighbours seem far 41%, odd "
+        "attributes 38%, group of strangers 21%). Columns that say what a node is, such as its branch or country, "
+        "would help."
     )
-    ends = "is weak evidence here. Columns that say what a node is would help."
+    ends = "is weak evidence here. Columns that say what a node is, such as its branch or country, would help."
     assert weak_attributes_text(signal, KINDS, dict).endswith(ends)
+    few = weak_attributes_text(signal, KINDS, lambda: {"cohesion": 0.996, "hop": 0.004})
+    assert "of cases, where 50% is chance. Columns that say" in few  # nothing rests on them
     for told in (attribute_signal(graph, np.asarray(graph.x)), None):
         assert weak_attributes_text(told, KINDS, dict) == ""
 

@@ -198,6 +198,22 @@ def test_explain__dates_are_known_from_what_the_ingest_noted(tmp_path):
     assert "1970-01-02 01:00" in wording.explanation_text(explain(scored(graph, np.ones(2)), 1))
 
 
+def test_explain__one_row_more_than_usual_makes_no_value_extreme(tmp_path):
+    """Of 60 accounts that pay 8 to 12 others one has a round amount among its 30, and one nothing else."""
+    rng = np.random.default_rng(0)
+    rows = [(payer, (payer + step) % 60) for payer in range(60) for step in range(1, 9 + payer % 5)]
+    rows += [(0, payee) for payee in range(1, 60, 3)]
+    payer, payee = np.array(rows).T
+    amount = rng.uniform(5.0, 90.0, len(rows)).round(2) + 0.003
+    amount[np.flatnonzero(payer == 0)[:1]], amount[payer == 1] = 300.0, 400.0
+    table = pa.table({"source": payer, "target": payee, "amount": amount})
+    graph = read_tables(tmp_path / "graph", table)
+    evidence = scored(graph, np.ones(graph.num_edges))
+    extreme = [{d.column: d.counts for d in explain(evidence, node).differences if d.extreme} for node in (0, 1)]
+    assert "round amount, as source" not in extreme[0]
+    assert extreme[1]["round amount, as source"] == (9, 9)
+
+
 STAR = Graph(
     np.array([0, 2, 3, 4]),
     np.array([1, 2, 0, 0], np.int32),

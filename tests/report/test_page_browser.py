@@ -132,3 +132,16 @@ def test_page__fits_a_phone_and_does_not_shift(phone: Browser, page: Path, schem
     phone.type("#ranking-search", "node-777")
     assert phone.run(height) == before
     assert phone.console() == []
+
+
+def test_page__fits_paper_of_a_narrow_column(desktop: Browser, page: Path):
+    desktop.open(page)
+    for command, given in (
+        ("setEmulatedMedia", {"media": "print"}),
+        ("setDeviceMetricsOverride", {"width": 720, "height": 1000, "deviceScaleFactor": 1, "mobile": False}),
+    ):
+        desktop.call("POST", "/goog/cdp/execute", {"cmd": f"Emulation.{command}", "params": given})
+    outside = """return [...document.querySelectorAll('.stages *, .node *')].filter(e =>
+        !e.closest('svg, bdi') && e.getBoundingClientRect().right > 720.5).map(e => e.outerHTML.slice(0, 80))"""
+    assert desktop.run("return document.querySelectorAll('.edges tbody tr').length") > 0
+    assert desktop.run(outside) == []

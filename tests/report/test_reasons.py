@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numba
@@ -112,6 +113,21 @@ def test_reasons__of_a_node_with_one_neighbour_do_not_begin_with_hops(scored_wor
 
     assert first(2) == "hop"
     assert first(1) == "context"
+
+
+def test_reasons__an_extreme_value_comes_before_what_follows_from_it_and_not_before_stronger_kinds(scored_world: World):
+    world = scored_world(60, rank_by="score")
+    ranks = {"cohesion_rank": 1, "attributes_rank": 60, "hop_rank": 2}
+    scores, x = world.scores, np.asarray(world.graph.x).copy()
+    for name, rank in ranks.items():
+        at = scores.column_names.index(name)
+        scores = scores.set_column(at, name, pa.array(np.full(60, rank), scores.schema.field(at).type))
+    scores = scores.set_column(scores.column_names.index("cohesion"), "cohesion", pa.array(np.ones(60)))
+    x[7] = 1e3
+    evidence = world._replace(scores=scores, graph=replace(world.graph, x=x)).evidence()
+    kinds = [reason.kind for reason in explain(evidence, 7).reasons]
+    assert kinds[:2] == ["cohesion", "attributes"]
+    assert "hop" in kinds[2:]
 
 
 def test_reasons__are_none_whose_number_is_usual(scored_world: World, monkeypatch):

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from hcm_scale.base import text
+from hcm_scale.edges.payments import edge_lines
 from hcm_scale.report import wording
 from hcm_scale.report.explain import Difference, EdgeWeight, Explanation, Neighbor
+from hcm_scale.score.kinds.all import KINDS
 from hcm_scale.score.kinds.kind import Reason
 
 ODD = Reason("attributes", 3, 20_000)
@@ -99,6 +101,46 @@ def test_reasons__the_usual_value_is_not_called_odd():
     assert "`a`" not in found
     assert "`b` = 9 where 1 is usual" in found
     assert "`a` = 0, as is usual" in told(ODD, differences=(usual,))[0]
+
+
+def test_reasons__a_share_within_one_row_of_the_usual_is_not_called_odd():
+    none = Difference("round value, as payer", 0.0, 0.3, -4.0, usual=0.00127, counts=(0, 10))
+    many = Difference("round value, as payee", 1.0, 0.3, 4.0, usual=0.00027, counts=(40, 40))
+    (found,) = told(ODD, differences=(none, many))
+    assert "payer" not in found
+    assert "`round value` when it is `payee`: 40 of its 40 rows, where hardly any is usual" in found
+    assert (
+        "4 of its 40 rows, where 10% is usual" in told(ODD, differences=(replace(many, counts=(4, 40), usual=0.1),))[0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "details", "words"),
+    [
+        ("history", 60, {"twice": 1}, "1 of its 60 payments repeats an amount to the same payee within a day"),
+        ("history", 60, {"twice": 2}, "2 of its 60 payments repeat an amount to the same payee within a day"),
+        ("history", 60, {"negative": 1}, "1 of its 60 payments is negative"),
+        ("passed_on", 12, {"received": 44}, "of 44 amounts received 12 left within 15 minutes, 2 % smaller"),
+        (
+            "passed_on",
+            2,
+            {"received": 9, "least": 0.01},
+            "of 9 amounts received 2 left within 15 minutes, 1 to 2 % smaller",
+        ),
+    ],
+)
+def test_reasons__of_rows_are_grammar(kind: str, count: int, details: dict[str, Any], words: str):
+    none = {"paid": 0, "received": 0, "twice": 0, "negative": 0}
+    left = {"delay": 900.0, "steps": 0.0, "least": 0.02, "most": 0.02}
+    reason = Reason(kind, 2, 100, 3.0, None, count, details=(none if kind == "history" else left) | details)
+    assert KINDS[kind].say(made(reason), reason) == words
+
+
+def test_edge_lines__of_equal_payments_tell_them_apart_by_their_time():
+    ends, about = [{"id": "a"}, {"id": "b"}], {"amount": "12.44", "evidence": "history"}
+    edges = [{"rank": 1 + step, "ends": ends, "when": f"step {step}"} | about for step in range(2)]
+    lines = edge_lines({"edges": edges, "of_rows": True})
+    assert [line.split("  ")[2] for line in lines[1:]] == ["a to b, 12.44, step 0", "a to b, 12.44, step 1"]
 
 
 def test_reasons__hashed_text_is_cited_only_where_no_column_differs():

@@ -123,8 +123,8 @@ def test_teach__finds_more(run_dir, graph, tmp_path):
 @pytest.mark.parametrize("count", [1, 4])
 def test_teach__a_few_verdicts_move_nothing(run_dir, graph, tmp_path, count):
     table = write_verdicts(tmp_path / "v.csv", graph, some_nodes(graph)[:count])
-    assert "the list keeps its order" in commands.teach_run([str(run_dir), str(table)])
-    commands.export_run([str(run_dir), str(tmp_path / "list.csv"), "--taught"])
+    said = commands.teach_run([str(run_dir), str(table), "--out", str(tmp_path / "list.csv")])
+    assert "the list keeps its order" in said
     listed = pd.read_csv(tmp_path / "list.csv")
     assert (listed["taught_rank"] == listed["rank"]).all()
 
@@ -179,6 +179,7 @@ def test_teach__refuses_what_it_cannot_use(run_dir, tmp_path, capsys):
         (str(run_dir), str(tmp_path / "v.csv")): "v.csv, line 2: 'awful' is no verdict; legal are bad, good, unsure",
         (str(run_dir), str(tmp_path / "w.csv")): "w.csv",
         (str(run_dir), "--worth", "20"): "--worth 20 is not legal: a share above 0 and at most 1",
+        (str(run_dir), "--out", str(run_dir / "scores" / "x.csv")): "a folder of a run",
         (str(tmp_path / "none"),): "is not there",
     }.items():
         assert main(["teach", *words]) == 2
@@ -224,8 +225,10 @@ def test_export__has_the_columns_of_the_lesson(run_dir, graph, tmp_path):
     with pytest.raises(ValueError, match="hcm-scale teach"):
         commands.export_run([str(run_dir), str(both), "--taught"])
     nodes = some_nodes(graph)
-    commands.teach_run([str(run_dir), str(write_verdicts(tmp_path / "v.csv", graph, nodes))])
-    assert f"400 nodes in {by_lesson}" in commands.export_run([str(run_dir), str(by_lesson), "--taught"])
+    said = commands.teach_run(
+        [str(run_dir), str(write_verdicts(tmp_path / "v.csv", graph, nodes)), "--out", str(by_lesson)]
+    )
+    assert f"400 nodes in {by_lesson}" in said
     commands.export_run([str(run_dir), str(both)])
     before, after, sorted_ = pd.read_csv(plain), pd.read_parquet(both), pd.read_csv(by_lesson)
     assert {"taught", "taught_rank", "verdict"} == {*after.columns} - {*before.columns}

@@ -13,7 +13,9 @@ from hcm_scale.rows.evidence import MadeEvidence, open_row_evidence, rows_before
 from hcm_scale.rows.history import sorts_among
 from hcm_scale.score.kinds import history as kinds
 from hcm_scale.score.kinds.all import ROW_KINDS
+from hcm_scale.score.kinds.burst import BURST
 from hcm_scale.score.kinds.history import HISTORY
+from hcm_scale.score.kinds.row_phrases import amount_text
 
 ENDS = Columns(source="payer", target="payee")
 
@@ -103,3 +105,20 @@ def test_sentences__compare_amounts_of_one_currency_and_look_at_a_payer_once(tmp
     odd = SimpleNamespace(rows=replace(kept, surprises=nats))
     told = HISTORY.reason(SimpleNamespace(evidence=odd, node=int(kept.rows.payer[0]), number=1.0))["details"]
     assert (told["odd"], told["usual"]) == (20_000.0, 2_000.0)
+
+
+@pytest.mark.parametrize("has_amounts", [True, False])
+def test_rows_of_one_day__are_said_to_be_so_and_are_payments_where_they_have_amounts(tmp_path, has_amounts):
+    day = np.array("2024-01-01", "M8[D]") + np.arange(401) // 4
+    many = {"payer": ["z"] * 9, "payee": [f"a{i}" for i in range(9)], "amount": [5e17] * 9, "day": [day[200]] * 9}
+    columns = events(401) | {"day": day}
+    data = {name: np.concatenate([values[:201], many[name], values[201:]]) for name, values in columns.items()}
+    graph = read_tables(
+        tmp_path / "g", pa.table(data if has_amounts else data | {"amount": np.full(410, "x")}), columns=ENDS
+    )
+    made = MadeEvidence(rows_of(graph))
+    made.save(tmp_path, ROW_KINDS)
+    rows = open_row_evidence(tmp_path, graph, ROW_KINDS)
+    said = BURST.row_sentence(SimpleNamespace(rows=rows, graph=graph), 205)
+    assert said == f"it is one of 9 {'payments' if has_amounts else 'rows'} by its payer on the same day"
+    assert amount_text({"amount": 5e17, "currency": None}) == "5e+17"

@@ -295,6 +295,7 @@ FIRST_CHANGED = {  # the first stage that another value of an option makes anew;
             "ratio": 0.5,
             "fan_out": ["10"],
             "hub_cap": 16,
+            "backend": "torch_sparse",
         },
     },
     "model": {"train-purified": {"encoder": "sage", "num_layers": 1, "width": 32, "head_width": 32}},

@@ -154,6 +154,8 @@ def test_serve__fits_a_phone(phone: Browser, server: Server):
     outside = """return [...document.querySelectorAll('main *, header *')].filter(e =>
         !e.closest('.scroll, svg, bdi') && e.getBoundingClientRect().right > 360.5).map(e => e.outerHTML)"""
     assert phone.run(outside) == []
+    p = "return [...document.querySelectorAll('#ranking-table td.p')].map(e => e.getBoundingClientRect().right)"
+    assert 0 < max(phone.run(p)) <= 360 - 16  # whole, without a swipe
 
 
 def test_edges__open_by_their_tab_and_lead_to_the_cards_of_their_ends(desktop: Browser, phone: Browser, start):

@@ -113,6 +113,9 @@ def test_summary__tells_what_the_score_stage_found(run: tuple[Path, str], tmp_pa
     assert "Of the first 50 rows 90% (80 to 95%) are expected to be odd" in said
     assert "50% of the first nodes stay so by either encoder" in said
     assert sum("flagged" in line for line in said.splitlines()) == 7
+    about = {"name": "report", "seconds": 1.0, "peak_rss_bytes": 0, "detail": {"notes": ["Much is the same."]}}
+    told = ["Much is the same." in summary(made, [about | {"skipped": skipped}], 0.0) for skipped in (False, True)]
+    assert told == [False, True]  # a stage that has just run has said so
 
 
 def test_explain__says_which_evidence_made_the_node_stand_out(run: tuple[Path, str]):

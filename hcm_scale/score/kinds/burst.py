@@ -15,7 +15,7 @@ from hcm_scale.score.kinds.around import Around
 from hcm_scale.score.kinds.history import history_of
 from hcm_scale.score.kinds.inputs import KindInputs
 from hcm_scale.score.kinds.kind import ROW_KIND, Column, Reason, Values
-from hcm_scale.score.kinds.row_phrases import evidence_of, length_text, span_texts, time_text
+from hcm_scale.score.kinds.row_phrases import at_once_text, evidence_of, length_text, span_texts, time_text
 
 
 def _burst_of(made: MadeEvidence) -> Burst:
@@ -52,7 +52,8 @@ def _reason(around: Around) -> dict[str, Any]:
     span = float(rows.rows.time[-1] - rows.rows.time[0])
     usual = (len(every) - len(inside)) * (end - begin) / max(span, 1.0)
     details = {"pays": pays, "partners": len(np.unique(ends[inside])), "begin": begin, "end": end, "steps": rows.steps}
-    return {"value": around.number, "usual": usual, "count": len(inside), "details": details}
+    noun: dict[str, Any] = {} if rows.has_amounts else {"noun": "row"}
+    return {"value": around.number, "usual": usual, "count": len(inside), "details": details | noun}
 
 
 def _rows_of(rows: RowEvidence, account: int) -> Any:
@@ -67,13 +68,14 @@ def _sentence(_: Any, r: Reason) -> str:
     d = r.details
     if not d:
         return "it has far more payments at some time than it usually has"
-    partners = f"{'to' if d['pays'] else 'by'} {d['partners']:,} account{'s' * (d['partners'] != 1)}"
+    partners = f"{'to' if d['pays'] else 'from'} {d['partners']:,} account{'s' * (d['partners'] != 1)}"
     when = f"{'at' if d['steps'] else 'on'} {time_text(d['begin'], d['steps'], clock=False)}"
     if d["end"] > d["begin"]:
         first = span_texts([d["begin"], d["end"]], d["steps"])[0]
         when = f"within {length_text(d['end'] - d['begin'], d['steps'])} from {first} on"
     usual = f"{r.usual:,.1f}" if r.usual is not None and r.usual >= 0.1 else "hardly any"
-    return f"{r.count:,} payments {'out' if d['pays'] else 'in'} {partners} {when}, where {usual} are usual"
+    what = f"{r.count:,} {d.get('noun', 'payment')}s {'out' if d['pays'] else 'in'}"
+    return f"{what} {partners} {when}, where {usual} are usual"
 
 
 def _row_sentence(evidence: Any, row: int) -> str:
@@ -84,18 +86,21 @@ def _row_sentence(evidence: Any, row: int) -> str:
         first, last = kept.spans["burst"][account]
         if 0 <= first <= row <= last and own[first] == account:
             count = np.searchsorted(by.of(account), last, "right") - np.searchsorted(by.of(account), first)
-            return _among_text(int(count), whose, float(rows.time[last] - rows.time[first]), kept.steps)
+            seconds = float(rows.time[last] - rows.time[first])
+            return _among_text(kept, int(count), whose, float(rows.time[row]), seconds)
     return "it is one of unusually many payments within a short time"
 
 
 def _new_row_sentence(new: Any, told: NewBurst, row: int) -> str:
     whose = "to its payee" if told.is_in[row] else "by its payer"
-    return _among_text(int(told.num_rows[row]), whose, float(told.seconds[row]), new.steps)
+    time = float(new.records["time"][row])
+    return _among_text(new.run.evidence.rows, int(told.num_rows[row]), whose, time, float(told.seconds[row]))
 
 
-def _among_text(count: int, whose: str, seconds: float, steps: bool) -> str:
+def _among_text(rows: RowEvidence, count: int, whose: str, time: float, seconds: float) -> str:
     """What is said of a row that is one of many; `whose` they are."""
-    return f"it is one of {count:,} payments {whose} within {length_text(seconds, steps)}"
+    when = f"within {length_text(seconds, rows.steps)}" if seconds else at_once_text(time, rows.steps)
+    return f"it is one of {count:,} {'payments' if rows.has_amounts else 'rows'} {whose} {when}"
 
 
 BURST = ROW_KIND(

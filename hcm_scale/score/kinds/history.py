@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hcm_scale.base.text import amount as amount_text
 from hcm_scale.base.text import counted
 from hcm_scale.rows.evidence import MadeEvidence, RowEvidence
 from hcm_scale.rows.history import NEGATIVE, NUM_CUTS, TWICE, History, NewHistory, history, rank_table, sorts_among
@@ -79,8 +80,10 @@ def _reason(around: Around) -> dict[str, Any]:
 def _sentence(_: Any, r: Reason) -> str:
     paid, received, twice, negative = (r.details[name] for name in ("paid", "received", "twice", "negative"))
     if max(twice, negative) > paid + received:
-        what = f"{max(twice, negative):,} of its {counted(r.count, 'payment')}"
-        return f"{what} {'are negative' if negative > twice else 'repeat an amount to the same payee within a day'}"
+        count = max(twice, negative)
+        said = f"repeat{'s' * (count == 1)} an amount to the same payee within a day"
+        said = f"{'is' if count == 1 else 'are'} negative" if negative > twice else said
+        return f"{count:,} of its {counted(r.count, 'payment')} {said}"
     if not paid + received:
         return f"some of its {counted(r.count, 'payment')} are of amounts that it rarely has"
     what = f"{paid + received:,} of its {counted(r.count, 'payment')} {'is' if paid + received == 1 else 'are'}"
@@ -90,7 +93,7 @@ def _sentence(_: Any, r: Reason) -> str:
     ratio = r.details["odd"] / r.details["usual"]
     if 0.5 < ratio < 2.0:
         return f"{what} of amounts far from what those who pay and are paid usually see"
-    return f"{what} of odd amounts, about {r.details['odd']:,.2f}, {times_text(ratio)} what {end} otherwise"
+    return f"{what} of odd amounts, about {amount_text(r.details['odd'])}, {times_text(ratio)} what {end} otherwise"
 
 
 def _rows_of(rows: RowEvidence, account: int) -> Any:
@@ -150,7 +153,7 @@ def _new_row_sentence(new: Any, told: NewHistory, row: int) -> str:
 def _compared_text(ratio: float, usual: float, count: int) -> str:
     """What is said of a row whose payer usually pays another amount, by so many other rows."""
     what = f"{count:,} other payment{'s' * (count != 1)}"
-    return f"it is {times_text(ratio)} what its payer usually pays, {usual:,.2f} by {what}"
+    return f"it is {times_text(ratio)} what its payer usually pays, {amount_text(usual)} by {what}"
 
 
 HISTORY = ROW_KIND(

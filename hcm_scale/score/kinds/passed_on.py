@@ -13,7 +13,7 @@ from hcm_scale.score.kinds.around import Around
 from hcm_scale.score.kinds.burst import has_times
 from hcm_scale.score.kinds.inputs import KindInputs
 from hcm_scale.score.kinds.kind import ROW_KIND, Column, Reason, Values
-from hcm_scale.score.kinds.row_phrases import amount_text, evidence_of, length_text, row_facts
+from hcm_scale.score.kinds.row_phrases import amount_text, at_once_text, evidence_of, length_text, row_facts
 
 
 def _flow_of(made: MadeEvidence) -> Flow:
@@ -56,7 +56,7 @@ def _sentence(_: Any, r: Reason) -> str:
     if not d:
         return "amounts leave it soon after they came, nearly whole"
     least, most = (f"{max(0.0, 100 * d[end]):.2g}" for end in ("least", "most"))
-    less = "whole" if most == "0" else f"less {least} to {most} %" if least != most else f"less {most} %"
+    less = "whole" if most == "0" else f"{f'{least} to ' * (least != most)}{most} % smaller"
     many = "1 amount" if d["received"] == 1 else f"{d['received']:,} amounts"
     within = f"within {length_text(d['delay'], d['steps'])}" if d["delay"] else "at once"
     return f"of {many} received {r.count:,} left {within}, {less}"
@@ -66,9 +66,10 @@ def _row_sentence(evidence: Any, row: int) -> str:
     rows, came = evidence.rows, int(evidence.rows.links["came_by"][row])
     if came < 0:
         return "its payee passes what it receives on within hours or days, nearly whole"
-    length = length_text(float(rows.rows.time[row] - rows.rows.time[came]), rows.steps)
+    time, before = (float(rows.rows.time[each]) for each in (row, came))
+    when = f"{length_text(time - before, rows.steps)} before" if time > before else at_once_text(time, rows.steps)
     share = 100.0 * rows.amounts[row] / rows.amounts[came]
-    return f"it passes on {share:.3g} % of {amount_text(row_facts(evidence, came))} that came {length} before"
+    return f"it passes on {share:.3g} % of {amount_text(row_facts(evidence, came))} that came {when}"
 
 
 PASSED_ON = ROW_KIND(

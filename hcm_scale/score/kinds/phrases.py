@@ -10,6 +10,7 @@ from hcm_scale.base.names import AS_END, EITHER_END, GAP_SUFFIX, ONCE, ROWS
 from hcm_scale.base.text import clip, percent, value_text
 
 ID_WIDTH, NAME_WIDTH = 40, 48
+_HARDLY_ANY = 1e-3  # of rows: what is stored of an account without one is no share to cite
 NOTABLE_DEVIATIONS = 2.0  # below this an attribute is like the neighbours'
 
 
@@ -74,7 +75,8 @@ def difference_text(e: Any, d: Any) -> str:
         share = percent(d.neighbors if d.value else 1.0 - d.neighbors)
         return f"{category[0]} is {'' if d.value else 'not '}{category[1]}, which is so of {share} {where}"
     if d.counts is not None:
-        usual = "" if d.usual is None else f", where {percent(d.usual)} is usual"
+        share = "hardly any" if d.usual is not None and d.usual < _HARDLY_ANY else percent(d.usual or 0.0)
+        usual = "" if d.usual is None else f", where {share} is usual"
         of = ("partner" if d.column.startswith(ONCE + AS_END) else "row") + "s" * (d.counts[1] != 1)
         return f"{column}: {d.counts[0]:,} of its {d.counts[1]:,} {of}{usual}"
     own, mean, usual = (quantity(value, d.first_day) for value in (d.value, d.neighbors, d.usual or 0.0))

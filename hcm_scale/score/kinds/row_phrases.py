@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hcm_scale.base.text import clip
+from hcm_scale.base.text import amount, clip
 from hcm_scale.rows.evidence import RowEvidence
 from hcm_scale.rows.rows import DAY, HOUR
 from hcm_scale.score.kinds.around import Around, Evidence
@@ -25,20 +25,20 @@ def evidence_of(around: Around) -> RowEvidence:
 def row_facts(evidence: Evidence, row: int) -> dict[str, Any]:
     """A row as a person knows it: ids of both ends, seconds since 1970 and of a step, or 0, amount and currency."""
     rows: RowEvidence = evidence.rows
-    amount, code = float(rows.amounts[row]), int(rows.rows.currency[row])
+    paid, code = float(rows.amounts[row]), int(rows.rows.currency[row])
     ends = (evidence.graph.external_id(int(end[row])) for end in (rows.rows.payer, rows.rows.payee))
     return {
         **dict(zip(("payer", "payee"), ends, strict=True)),
         **{"time": float(rows.rows.time[row]), "steps": rows.steps},
-        "amount": amount if np.isfinite(amount) else None,
+        "amount": paid if np.isfinite(paid) else None,
         "currency": rows.currencies[code] if code < len(rows.currencies) else None,
     }
 
 
 def amount_text(facts: Mapping[str, Any]) -> str:
     """Such as `930.00`, or `930.00 EUR`."""
-    amount = "" if facts["amount"] is None else f"{facts['amount']:,.2f}"
-    return f"{amount} {clip(facts['currency'], 12)}" if amount and facts["currency"] else amount
+    text = "" if facts["amount"] is None else amount(facts["amount"])
+    return f"{text} {clip(facts['currency'], 12)}" if text and facts["currency"] else text
 
 
 def time_text(seconds: float, steps: float, *, clock: bool | None = None) -> str:
@@ -78,6 +78,15 @@ def length_text(seconds: float, steps: float) -> str:
     return f"{count:,} {word}{'s' * (count != 1)}"
 
 
+def at_once_text(time: float, steps: float) -> str:
+    """When rows of one time were: within a step, a day or a moment.
+
+    >>> at_once_text(86_400.0, 0.0), at_once_text(86_401.0, 0.0)
+    ('on the same day', 'at the same time')
+    """
+    return "in the same step" if steps else "at the same time" if time % DAY else "on the same day"
+
+
 def chain_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """Rows that follow each other: who paid whom, how much and when; of many the first and the last."""
     shown = list(rows)
@@ -88,9 +97,9 @@ def chain_text(rows: Sequence[Mapping[str, Any]]) -> str:
         if number == _MOST_SHOWN - 2 and len(rows) > _MOST_SHOWN:
             said.append("...")
         payer, payee = (clip(row[end], ID_WIDTH) for end in ("payer", "payee"))
-        amount = f" {text}" if (text := amount_text(row)) else ""
+        paid = f" {text}" if (text := amount_text(row)) else ""
         said.append(
-            f"{payer} paid {payee}{amount} on {time_text(row['time'], row['steps'])}".replace(" on step", " at step")
+            f"{payer} paid {payee}{paid} on {time_text(row['time'], row['steps'])}".replace(" on step", " at step")
         )
     return ", ".join(said)
 
