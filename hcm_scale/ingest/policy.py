@@ -98,7 +98,7 @@ class Columns:
     source, target   the id columns of the edge table;  id   of the node table
     type             of the edge table: what kind of edge a row is, shown in explanations
     weight           of the edge table: numbers above 0, which add up over the rows of two nodes
-    time, amount, currency   of the edge table: what a row says of itself; None is a guess (row_columns.py)
+    time, amount, currency, category   of the edge table: what a row says of itself; None is a guess (row_columns.py)
     step_seconds     how long a step of a time in numbers takes; None is a guess
     label            a 0/1 column of the node table, 1 = anomaly
     node_type        of the node table: what type of node a row is; nodes are compared with their own type
@@ -119,6 +119,7 @@ class Columns:
     time: str | None = None
     amount: str | None = None
     currency: str | None = None
+    category: str | None = None
     step_seconds: float | None = None
     node_type: str | None = None
     attributes: tuple[str, ...] | None = None
@@ -137,7 +138,8 @@ class Columns:
 
     @property
     def named(self) -> tuple[str | None, ...]:
-        of_edges = self.source, self.target, self.type, self.weight, self.time, self.amount, self.currency
+        of_rows = self.time, self.amount, self.currency, self.category
+        of_edges = self.source, self.target, self.type, self.weight, *of_rows
         of_nodes = self.id, self.label, self.node_type, *(self.attributes or ())
         return (*of_edges, *of_nodes, *self.exclude, *self.categorical, *self.numbers)
 
