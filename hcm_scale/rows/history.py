@@ -17,13 +17,13 @@ rent. The most surprising of the five counts: many odd rows say more than one th
 (rows.py) is the largest at which no more than a twentieth of the accounts looks strange. False alarms: one who pays
 rarely, and each time another amount.
 
-A row whose category its payer did not have in its first rows, five at least, is new to it: of the n rows since the
-first of that category k are of it, where a payer that has the category at the rate P of all rows, and did not have it
-in f rows, as if in four more it had it as often as all, has as many by a beta-binomial distribution,
+A category is new for a payer that had none of it in its first f rows, five at least. Of the n rows since then up to one
+of that category, k are of it. With a rate that is drawn to that of all rows, P, as if by four rows more, their number
+would be beta-binomial, and the rows and categories that the payer had are so many tries:
 
     X ~ BetaBinomial(n, 4 P, f + 4 (1 - P)),    value(row) = -log P(X >= k) - log(rows so far) - log(categories so far)
 
-for the rows and categories that a payer had are so many tries. The most that a payer's rows say counts for it, less the
+The most that a payer's rows say counts for it, less the
 choice between this and odd amounts; a row has its share of what the k rows say (`row_share`). Cost: a sort of the
 amounts of each account, and of the pairs; memory 72 bytes a row.
 """

@@ -265,6 +265,15 @@ def test_later_table__is_read_as_the_first(tmp_path):
         columns_of_new(new, about | {"read": {"columns": ["date"], "how": "stars"}}, ENDS)
 
 
+def test_category_of_a_later_table__is_numbered_as_in_the_first(tmp_path):
+    about = read(tmp_path, table(day=DATES, amount=[1.0, 2.0, 3.0, 4.0], kind=["b", "a", "b", None])).info["rows"]
+    later = table(day=DATES, amount=[1.0, 2.0, 3.0, 4.0], kind=["c", "a", None, "b"])
+    *_, category = columns_of_new(open_table("table", later), about, ENDS).read_all(about["seconds"])
+    assert category.tolist() == [2, about["categories"].index("a"), 255, about["categories"].index("b")]
+    with pytest.raises(InputError, match=r"graph\.category_column='kind' is not a column"):
+        columns_of_new(open_table("table", later.drop(["kind"])), about, ENDS)
+
+
 def test_hours_of_the_day__are_no_time_of_rows(tmp_path, caplog):
     caplog.set_level("INFO")
     data = table(hour=[9, 0, 23, 12], amount=[1.0] * 4)
