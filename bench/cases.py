@@ -12,6 +12,8 @@ and densest subgraphs by peeling; each sorts its groups by the sum of the member
 
 import argparse
 import json
+import shutil
+import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -19,14 +21,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from bench import data
 from bench.accuracy import oddities, worlds
-from bench.accuracy.payment_world import payments
+from bench.accuracy.payment_world import DAY, payments
 from bench.harness import Table, at_least, at_most
 from hcm_scale import HCM
 from hcm_scale.base.rng import key
+from hcm_scale.config import Config, TablesGraph
+from hcm_scale.run import pipeline
 from hcm_scale.run.finished import FinishedRun
 
 AMLSIM = data.folder() / "amlsim_cycle200" / "payments.csv"
@@ -201,6 +206,61 @@ def read_each(groups: Sequence[Nodes], at: Nodes, order: Nodes) -> dict[str, flo
     return {"cases_read": float(found[half - 1] + 1) / half, "rows_read": float(halves[half - 1] + 1) / half}
 
 
+def month(num_days: int, num_persons: int = 1_500, seed: int = 0) -> dict[str, Any]:
+    """A run a day, each following the one before, of the last 140 days of payments: how long cases keep their ids.
+
+    `kept` is the share of days on which the case of a scheme has the id that it had the day before, `shared` how many
+    ids were those of two schemes, of cases that never held both, and `moved` how many were of cases without a member
+    in common, among all cases of two members or more.
+    """
+    made, ids, members = payments(seed, per_kind=2, num_persons=num_persons), dict[int, str](), dict[str, set[str]]()
+    schemes: dict[str, set[frozenset[int]]] = {}
+    days, kept, moved = 0, 0, set[str]()
+    with tempfile.TemporaryDirectory() as folder:
+        for day in range(num_days):
+            is_seen = (made.time >= day * DAY) & (made.time < (day + 140) * DAY)
+            names = [made.payer[is_seen].astype(str), made.payee[is_seen].astype(str)]
+            time = pa.array((made.time[is_seen] * 1e3).astype("datetime64[ms]"))
+            table = {"payer": names[0], "payee": names[1], "amount": made.amount[is_seen], "time": time}
+            pq.write_table(pa.table(table), f"{folder}/{day}.parquet")
+            config = Config(run_dir=f"{folder}/run{day}", since=f"{folder}/run{day - 1}" if day else None)
+            config.graph = TablesGraph(path=f"{folder}/{day}.parquet", source_column="payer", target_column="payee")
+            config.world.device = "cpu"
+            pipeline.run(config)
+            run = FinishedRun(config.run_dir)
+            node = {run.graph.external_id(node): node for node in range(run.graph.num_nodes)}
+            own = [made.scheme[is_seen] == at for at in range(1, 1 + len(made.schemes))]
+            ends = [{*names[0][some], *names[1][some]} for some in own]
+            groups = [np.array(sorted(node[name] for name in some), np.int64) for some in ends]
+            at = found_at(groups, [case.members for case in run.cases], len(run.cases))
+            today = {
+                scheme: run.cases.id_of(where)
+                for scheme, where in enumerate(at.tolist())
+                if where >= 0 and ends[scheme]
+            }
+            days += len(today.keys() & ids.keys())
+            kept += sum(ids[scheme] == today[scheme] for scheme in today.keys() & ids.keys())
+            for name in {*today.values()}:
+                held = frozenset(scheme for scheme, own_name in today.items() if own_name == name)
+                schemes.setdefault(name, set()).add(held)
+            for number, case in enumerate(run.cases):
+                name, inside = run.cases.id_of(number), {run.graph.external_id(one) for one in case.members.tolist()}
+                moved |= {name} if not inside & members.get(name, inside) else set()
+                members |= {name: inside} if len(inside) > 1 else {}
+            ids |= today
+            shutil.rmtree(f"{folder}/run{day - 1}/labels", ignore_errors=True)
+    shared = [name for name, held in schemes.items() if not frozenset.intersection(*held)]
+    kept_share = kept / max(1, days)
+    return {
+        "days": num_days,
+        "pairs": days,
+        "kept": kept_share,
+        "ids": len(members),
+        "shared": len(shared),
+        "moved": len(moved),
+    }
+
+
 def problems(size: str) -> Iterator[Problem]:
     for num_nodes in SIZES[size]:
         for name in worlds.WORLDS if size != "smoke" else ("follow",):
@@ -231,16 +291,25 @@ def cases(size: str) -> Iterator[Table]:
         at_most("flagged cases of a clean world", sum(row["flagged"] for row in clean) / max(1, len(clean)), 1.0, ""),
     ]
     yield Table("planted groups among the first cases", rows, claims)
+    told = month({"smoke": 2, "quick": 10, "full": 30}[size])
+    lasting = [
+        at_least("days on which a case keeps its id", told["kept"], 0.95, "of all"),
+        at_most("ids of two different cases", float(told["shared"] + told["moved"]), 0.0, ""),
+    ]
+    yield Table("ids of cases from day to day", [told], lasting)
 
 
 def main() -> None:
     """One problem, or several, as JSON lines: for experiments."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("names", nargs="+", help="WORLD:ODD, payments, clean, amlsim")
+    parser.add_argument("names", nargs="+", help="WORLD:ODD, payments, clean, amlsim, month")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--nodes", type=int, default=5_000)
     given = parser.parse_args()
     for name in given.names:
+        if name == "month":
+            print(json.dumps({"problem": "month"} | month(30, seed=given.seed)), flush=True)
+            continue
         if ":" in name:
             problem = problem_of(*name.split(":"), given.seed, given.nodes)
         elif name == "amlsim":

@@ -192,7 +192,7 @@ def summary(run: Any, stages: Sequence[Mapping[str, Any]], seconds: float, verdi
 def _next_steps(run: Any) -> str:
     """Commands to type next, of this run; an id that cannot be typed is left out."""
     folder, (first,) = str(run.folder), run.ranked.slice(0, 1)["id"].to_pylist()
-    steps = {"case=1": "the first case"} if len(run.cases) else {}
+    steps = {"case=1": "the first case"} if len(run.found_cases) else {}
     steps |= {f"node={first}": "why the first node is there"} if str(first).isprintable() else {}
     lines = {shlex.join(["hcm-scale", "explain", folder, word]): text for word, text in steps.items()}
     others = (
@@ -207,7 +207,7 @@ def _next_steps(run: Any) -> str:
 
 def _cases(run: Any) -> str:
     """The first cases, how many there are, and what has changed since an earlier run."""
-    cases = run.cases
+    cases = run.found_cases
     lines = case_lines(run.graph, cases, _TOP)
     lines += [f"{counted(len(cases), 'case')}, {cases.num_flagged:,} of them flagged"] if len(cases) > _TOP else []
     lines += [f"since {cases.changes['since']}: {changes_line(cases.changes)}"] if cases.changes else []

@@ -72,7 +72,7 @@ def test_changes__a_case_that_comes_back_keeps_its_id(tmp_path):
 def test_ids__hold_through_a_month_in_which_members_come_and_go():
     rng = np.random.default_rng(0)
     truth = [set(rng.choice(1000, size, replace=False).tolist()) for size in rng.integers(4, 15, 40)]
-    known, names, kept, days = None, {}, 0, 0
+    known, names, kept, days, owner = None, {}, 0, 0, {}
     for _ in range(30):
         for group in truth:  # one member in ten changes a day
             for node in [node for node in group if rng.random() < 0.05]:
@@ -85,6 +85,7 @@ def test_ids__hold_through_a_month_in_which_members_come_and_go():
         known = Known.of(GRAPH, today)
         ids = {at: today.id_of(place) for place, at in enumerate(order.tolist())}
         assert len({*ids.values()}) == len(ids)
+        assert all(owner.setdefault(name, at) == at for at, name in ids.items())  # never that of another
         kept += sum(names.get(at, name) == name for at, name in ids.items())
         days += len(ids)
         names = ids
