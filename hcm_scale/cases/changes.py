@@ -179,7 +179,7 @@ def with_lasting_ids(graph: Graph, cases: Cases, before: Known, since: str) -> C
 def changes(before: Known, after: Known, matches: Matches) -> dict[str, Any]:
     """What has changed of cases that are flagged in either run, by what happened to them."""
     told: dict[str, list[dict[str, Any]]] = {name: [] for name in ("new", "grown", "shrunk", "changed", "gone")}
-    num_same, members = 0, (before.members, after.members)
+    num_same = 0
     split, joined = defaultdict[int, list[str]](list), defaultdict[int, list[str]](list)
     for earlier, new in matches.overlap:
         which = joined if new in matches.same else split
@@ -192,9 +192,9 @@ def changes(before: Known, after: Known, matches: Matches) -> dict[str, Any]:
         about |= {"split_from": split[at]} if at in split else {}
         about |= {"joined_by": joined[at]} if at in joined else {}
         if old is None or (after.flagged[at] and not before.flagged[old]):
-            told["new"].append(about | {"members": members[1](at)[:_MOST_TOLD]})
+            told["new"].append(about | {"members": after.members(at)[:_MOST_TOLD]})
             continue
-        own, others = {*members[1](at)}, {*members[0](old)}
+        own, others = {*after.members(at)}, {*before.members(old)}
         entered, left = sorted(own - others), sorted(others - own)
         about |= {"entered": entered[:_MOST_TOLD], "left": left[:_MOST_TOLD]}
         about |= {"back_after": int(before.age[old])} if before.age[old] else {}
@@ -206,7 +206,7 @@ def changes(before: Known, after: Known, matches: Matches) -> dict[str, Any]:
     seen = {*matches.same.values(), *(old for old, _ in matches.overlap)}
     for old in np.flatnonzero(before.flagged & (before.age == 0)).tolist():
         if old not in seen:
-            told["gone"].append({"id": id_text(int(before.ids[old])), "members": members[0](old)[:_MOST_TOLD]})
+            told["gone"].append({"id": id_text(int(before.ids[old])), "members": before.members(old)[:_MOST_TOLD]})
     return told | {"num_same": num_same}
 
 

@@ -50,7 +50,7 @@ def write_known(folder: Path, **columns: Any) -> None:
 def test_known_cases__of_others_are_refused_by_name(tmp_path, monkeypatch, columns, said):
     monkeypatch.setattr(changes, "_MOST_BYTES", 4_000)
     write_known(tmp_path)
-    assert read_known(tmp_path).members()(0) == ["a", "b"]
+    assert read_known(tmp_path).members(0) == ["a", "b"]
     write_known(tmp_path, **columns)
     with pytest.raises(files.FolderError, match=rf"known\.parquet cannot be read .*{said}"):
         read_known(tmp_path)
