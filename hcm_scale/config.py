@@ -190,7 +190,7 @@ class PurifyConfig:
 
 @dataclass
 class HopsConfig:
-    classes: int = number(4, *tables.MODEL_SIZES["num_classes"])
+    classes: int | None = number(None, *tables.MODEL_SIZES["num_classes"])  # None: 4, or as many as all have pairs
     num_sources: int | None = number(4_096, 1)  # None: every node
     pairs_per_class: int | None = number(256, 1)  # of a source; None: every pair
 

@@ -355,8 +355,9 @@ def read_finished_shard(folder: Path, plan: LabelPlan, index: int) -> Shard | No
         path = files.path_inside(folder, shard.file)
     except files.FolderError:
         return None
+    is_of_plan = len(shard.counts) == plan.classes
     whole = path.is_file() and path.stat().st_size == shard.num_bytes and files.hash_file(path) == shard.hash
-    return shard if whole else None
+    return shard if whole and is_of_plan else None
 
 
 def _read_beside(folder: Path, plan: LabelPlan, index: int) -> Shard:
@@ -388,6 +389,12 @@ def remove_partial_shards(folder: Path) -> None:
     for path in folder.glob("shard-*.json"):
         path.unlink(missing_ok=True)
     files.sync_file(folder)
+
+
+def remove_shards(folder: Path) -> None:
+    """Removes all shards from a folder that is not sealed."""
+    for path in folder.glob("shard-*"):
+        path.unlink(missing_ok=True)
 
 
 def total_counts(plan: LabelPlan, shards: Sequence[Shard]) -> list[int]:

@@ -53,6 +53,7 @@ from hcm_scale.stages.embedding import embed_samples
 from hcm_scale.stages.score import Scoring
 from hcm_scale.stages.train import Batching, ChainPlan, Langevin, Network, Recipe, Training
 
+_CLASSES = 4  # the paper's C
 _ROW_GROUP_ROWS = 65_536  # pairs of a row group, the piece in which labels are read
 
 log = logging.getLogger(__name__)
@@ -63,7 +64,8 @@ def label_options(config: Config) -> dict[str, Any]:
     is_drawn = config.hops.num_sources is not None or config.hops.pairs_per_class is not None
     seed = config.seed if is_drawn else 0  # nothing is drawn: runs that differ in their seed share the labels
     shard_pairs = 1_000_000 if config.hops.pairs_per_class else 4_000_000
-    return asdict(config.hops) | {"shard_pairs": shard_pairs, "row_group_rows": _ROW_GROUP_ROWS, "seed": seed}
+    sizes = {"classes": config.hops.classes or _CLASSES, "shard_pairs": shard_pairs, "row_group_rows": _ROW_GROUP_ROWS}
+    return asdict(config.hops) | sizes | {"seed": seed}
 
 
 def recipe_of(config: Config) -> Recipe:
@@ -303,7 +305,7 @@ def _purify(run: RunContext) -> Iterator[Stage]:
 def _label(run: RunContext) -> Iterator[Stage]:
     if run.trained is not None:
         return
-    options = label_options(run.config)
+    options, adapts = label_options(run.config), run.config.hops.classes is None
 
     def ways() -> memory.Ways[label.Searches]:
         return run.foresight(run.graph()).labels(run.purified().graph)
@@ -312,12 +314,12 @@ def _label(run: RunContext) -> Iterator[Stage]:
         searches, graph, world = run.choose("labels", ways()), run.purified().graph, run.workspace.world
         with kernel_threads(searches.threads):
             labels = label.label(
-                graph, out, state_bytes=searches.state_bytes, device=run.device, world=world, **options
+                graph, out, state_bytes=searches.state_bytes, device=run.device, world=world, adapts=adapts, **options
             )
         return {"pairs": labels.num_pairs, "sources": labels.plan.num_sources}
 
     needs = lambda: [need for _, need in ways()]  # noqa: E731
-    yield Stage("labels", label.FORMAT, options, ("purified",), make, together=True, needs=needs)
+    yield Stage("labels", label.FORMAT, options | {"adapts": adapts}, ("purified",), make, together=True, needs=needs)
 
 
 def _train(run: RunContext) -> Iterator[Stage]:

@@ -9,9 +9,11 @@ Memory: what the BFS holds, and one shard more than there are writers (two on up
 `shard_pairs` pairs in three copies of 9 to 17 bytes a pair.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -31,6 +33,7 @@ from hcm_scale.ranks.world import ALONE, World
 from hcm_scale.shards import FORMAT, LabelPlan, Labels, Shard, open_labels, write_shard
 
 __all__ = ["FORMAT", "label"]
+log = logging.getLogger(__name__)
 
 
 def label(
@@ -43,11 +46,14 @@ def label(
     seed: int,
     shard_pairs: int,
     row_group_rows: int,
+    adapts: bool = False,
     state_bytes: int = STATE_BYTES,
     device: str = "cpu",
     world: World = ALONE,
 ) -> Labels:
     """The labelled pairs of `graph`, the purified one, in the folder `out`.
+
+    A class without pairs is an error; with `adapts` there are as many fewer classes as all have pairs.
 
     `out` is empty, or holds what an earlier call with the same arguments left. Every rank calls this, and all raise
     what one raises. `state_bytes` bounds the memory of a thread's searches; neither it nor the device changes the
@@ -76,25 +82,39 @@ def label(
             graph.indptr,
             graph.indices,
             sources,
-            classes=classes,
-            pairs_per_class=pairs_per_class,
-            seed=seed,
             directed=graph.directed,
-            sources_per_block=plan.sources_per_shard,
             state_bytes=state_bytes,
             device=device,
         )
-        _write_shards(search, out, plan, range(*world.share(plan.num_shards)))
-        world.barrier()
-        shards = folder.collect_shards(out, plan)
-        world.barrier()
-        check_classes(folder.total_counts(plan, shards))
+        shards = _make_shards(search, out, plan, world)
+        counts = folder.total_counts(plan, shards)
+        fewer = largest_usable_classes(np.asarray(counts)) or classes
+        if adapts and fewer < classes:
+            log.warning("no pair is %d hops apart: %d classes of hops are told apart, not %d", fewer, fewer, classes)
+            if world.leads:
+                folder.remove_shards(out)
+            world.barrier()
+            plan = replace(plan, classes=fewer)
+            shards = _make_shards(search, out, plan, world)
+            counts = folder.total_counts(plan, shards)
+        check_classes(counts)
         if world.leads:
             folder.seal_labels(out, plan, shards)
     elif world.leads:
         folder.remove_partial_shards(out)
     world.barrier()
     return open_labels(out, graph.fingerprint)
+
+
+def _make_shards(search: Callable[..., Iterator[HopBlock]], out: Path, plan: LabelPlan, world: World) -> list[Shard]:
+    """All shards of the plan; every rank makes its own and sees those of all."""
+    of_plan = {"classes": plan.classes, "pairs_per_class": plan.pairs_per_class, "seed": plan.seed}
+    blocks = partial(search, sources_per_block=plan.sources_per_shard, **of_plan)
+    _write_shards(blocks, out, plan, range(*world.share(plan.num_shards)))
+    world.barrier()
+    shards = folder.collect_shards(out, plan)
+    world.barrier()
+    return shards
 
 
 def _write_shards(search: Callable[..., Iterator[HopBlock]], out: Path, plan: LabelPlan, own: range) -> None:

@@ -188,7 +188,9 @@ def test_label__names_an_empty_class_and_what_works(tmp_path):
             ValueError, match=r"no pair has hop 3 .*1: 2, 2: 1, 3: 0, >= 4: 0.*the most that all have pairs: 2"
         ):
             label(path, tmp_path / "labels", classes=4)
-    assert label(path, tmp_path / "others", classes=2).counts == (2, 1)
+    whole = label(path, tmp_path / "others", classes=2)
+    assert whole.counts == (2, 1)
+    assert content(label(path, tmp_path / "labels", classes=4, adapts=True).folder) == content(whole.folder)
 
 
 def test_label__says_when_no_number_of_classes_works(tmp_path):
