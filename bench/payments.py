@@ -201,7 +201,8 @@ def accuracy(name: str, rows: Rows, is_bad: Any, of_scheme: Any, schemes: dict[s
 
 
 def by_time(world: Payments) -> Rows:
-    return Rows.of(world.num_accounts, world.payer, world.payee, world.time, world.amount, world.currency)
+    ends, codes = (world.payer, world.payee), (world.currency, world.category)
+    return Rows.of(world.num_accounts, *ends, world.time, world.amount, *codes)
 
 
 def other_worlds() -> Table:

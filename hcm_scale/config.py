@@ -107,6 +107,7 @@ class TablesGraph(PolicyGraph):
     time_column: str | None = None  # of the edge table: when a row was; None: as types and names of columns say
     amount_column: str | None = None  # of the edge table: how much a row is, as a payment; None: as names say
     currency_column: str | None = None  # of the edge table: what the amount is in; None: as names say
+    category_column: str | None = None  # of the edge table: the sort of each row, at most 64; None: as names say
     step_seconds: float | None = number(None, 0.001, 1e9)  # of a time in numbers; None: as its name and values say
     id_type: str = choice("auto", tables.ID_TYPES)
     dates: str = choice("auto", tables.DATES)  # what 03/04/2024 is; auto: as the column shows it, else text

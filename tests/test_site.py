@@ -42,3 +42,13 @@ def test_pages__name_files_that_are_there():
     }
     assert len(named) > 40
     assert sorted(name for name in named if not (ROOT / name).exists()) == []
+
+
+def test_security_page__names_for_each_line_a_test_that_is_there():
+    page = (ROOT / "docs/security.md").read_text()
+    named = re.findall(r"`(tests/[\w/.-]+\.py)(?:::(\w+))?`", page)
+    assert sum(bool(test) for _, test in named) >= 19
+    absent = [(file, test) for file, test in named if test and f"\ndef {test}(" not in (ROOT / file).read_text()]
+    assert absent == []
+    told = page.partition("| a sent folder may try to |")[2].partition("\n\n")[0].splitlines()[2:]
+    assert [line for line in told if "::test_" not in line and "**it can**" not in line] == []

@@ -12,6 +12,7 @@
 | currencies | three currencies, by neighbourhood; a tenth of the rows is in another                           |
 | cards      | 3,000 customers pay 250 merchants: weekly shops, subscriptions, some refunds and repeated rows   |
 | logins     | 2,000 users log in to 300 hosts in office hours, robots at all; no amounts                      |
+| categories | 14 sorts of payments, each account has its own; some turn to one, or several, that they never had |
 | firms      | 1,200 firms pay monthly invoices of some suppliers, and salaries, in batches                    |
 
 Of cards a `stolen` one pays two or three tiny amounts and then two to four large ones, at new merchants within four
@@ -59,6 +60,46 @@ def currencies(seed: int) -> Payments:
     first = {number: code[np.flatnonzero(world.scheme == number)[0]] for number in range(1, len(world.schemes) + 1)}
     code = np.array([first.get(number, own) for number, own in zip(world.scheme.tolist(), code, strict=True)])
     return replace(world, amount=world.amount * _FACTORS[code], currency=code.astype(np.uint8))
+
+
+def categories(seed: int, per_kind: int = 6) -> Payments:
+    """The kinds of schemes are how common the category is that 4, 7 or 12 payments in turn have, or that it is several.
+
+    >>> world = categories(0, 1)
+    >>> sorted(world.members)[:3], len(world.schemes)
+    (['common12', 'common4', 'common7'], 9)
+    """
+    num_persons = 4_000
+    world = payments(seed, num_persons=num_persons, per_kind=0, num_others=(100, 40, 2))
+    rng, num, share = np.random.default_rng(seed + 77), world.num_accounts, 1.0 / np.arange(1, 15)
+    share /= share.sum()
+    own = np.cumsum(rng.dirichlet(4.0 * share, num), axis=1)
+    category = (rng.random(len(world.payer))[:, None] > own[world.payer]).sum(axis=1).clip(0, 13)
+    to_shops, is_salary = (
+        (end >= low) & (end < high)
+        for end, low, high in (
+            (world.payee, num_persons, num_persons + 100),
+            (world.payer, num_persons + 100, num_persons + 140),
+        )
+    )
+    category = np.where(is_salary, 19, np.where(to_shops, 14 + world.payee % 5, category))
+    scheme, schemes = np.zeros(len(category), np.int64), list[tuple[str, Nodes]]()
+    rows = np.split(np.argsort(world.payer, kind="stable"), np.cumsum(np.bincount(world.payer, minlength=num))[:-1])
+    free = iter(rng.permutation([v for v in range(num_persons) if len(rows[v]) >= 18]).tolist())
+    for kind, least, most in (("rare", 0.0, 0.035), ("common", 0.05, 1.0), ("several", 0.0, 1.0)):
+        for count in np.repeat([4, 7, 12], per_kind).tolist():
+            for who in free:
+                some = rows[who][category[rows[who]] < 14]
+                unused = [c for c in np.setdiff1d(np.arange(14), category[rows[who]]) if least <= share[c] < most]
+                if len(some) >= max(count + 8, 2 * count) and len(unused) >= (3 if kind == "several" else 1):
+                    break
+            first = rng.integers(len(some) // 2, len(some) - count + 1)
+            turned = some[first : first + count]
+            category[turned] = rng.choice(unused, count if kind == "several" else 1)
+            schemes.append((f"{kind}{count}", np.array([who])))
+            scheme[turned] = len(schemes)
+    members = {kind: np.concatenate([who for each, who in schemes if each == kind]) for kind, _ in schemes}
+    return replace(world, category=category.astype(np.uint8), scheme=scheme, members=members, schemes=schemes)
 
 
 def cards(seed: int, per_kind: int = 4) -> Payments:
@@ -209,6 +250,7 @@ WORLDS: dict[str, Callable[[int], Payments]] = {
     "days": _floored(DAY),
     "calls": calls,
     "currencies": currencies,
+    "categories": categories,
     "cards": cards,
     "logins": logins,
     "firms": firms,

@@ -82,6 +82,7 @@ class Payments:
     members: dict[str, Nodes]
     schemes: list[tuple[str, Nodes]]
     currency: NDArray[np.uint8] | None = None
+    category: NDArray[np.uint8] | None = None
 
 
 class _Rows:

@@ -32,7 +32,6 @@ _XLSX: dict[str, Any] = {"constant_memory": True, "strings_to_formulas": False, 
 _XLSX |= {"strings_to_numbers": False, "default_date_format": "yyyy-mm-dd hh:mm:ss", "remove_timezone": True}
 _WIDTHS, _MEASURED, _FIRST_DATE = (8, 60), 200, datetime(1900, 3, 1)  # of columns; rows that tell; exact from then on
 _MAX_BOOK_BYTES = 1 << 30  # that a workbook may unpack to
-_MOST_ROWS = 1 << 20  # of a sheet
 _MOST_ROWS, _MOST_COLUMNS, _MOST_CHARACTERS, _EXACT = 1 << 20, 1 << 14, 32_767, 10**15 - 1  # of a sheet, a cell
 
 
@@ -121,10 +120,13 @@ class _XlsxWriter(contextlib.ExitStack):
 def _cells(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Truth values, numbers and dates as such, where a sheet holds them exactly; anything else as text."""
     if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
-        times = column.cast(pa.timestamp("us", getattr(column.type, "tz", None)), safe=False)
-        first = pc.min(times).as_py()
-        if first is None or first.replace(tzinfo=None) >= _FIRST_DATE:
-            return times
+        zone = getattr(column.type, "tz", None)
+        with contextlib.suppress(OverflowError):  # of years that no calendar has
+            pc.min_max(column.cast(pa.timestamp("s", zone), safe=False)).as_py()
+            times = column.cast(pa.timestamp("us", zone), safe=False)
+            first = pc.min(times).as_py()
+            if first is None or first.replace(tzinfo=None) >= _FIRST_DATE:
+                return times
     if pa.types.is_floating(column.type):
         return pc.if_else(pc.is_finite(column), column, None)
     is_number = pa.types.is_integer(column.type)  # of which abs and comparisons of Arrow do not know all of 64 bits

@@ -185,6 +185,7 @@ def open_cases(folder: Path, graph: Graph) -> Cases:
     counts = [table[name].astype(np.int64) for name in ("members", "core", "rows")]
     is_legal = (table["core"] >= 1) & (table["core"] <= table["members"]) & (table["rows"] >= 0)
     is_legal &= np.isfinite(table["surprise"]) & (table["held"] < len(HELD_BY)) & (table["id"] < 1 << ID_BITS)
+    is_legal &= (table["members"] <= graph.num_nodes) & (table["rows"] <= num_rows)
     sums = int(counts[0].sum()), int(counts[2].sum()), 0 <= about["num_flagged"] <= len(table)
     if not is_legal.all() or sums != (len(members), len(rows), True):
         raise files.FolderError(f"{folder / 'cases.npy'} does not fit to the files beside it")

@@ -177,6 +177,7 @@ WORDS = {
     "graph.time_column": "column of the edge table that says when a row was; null: as types and names of columns say",
     "graph.amount_column": "column of the edge table that says how much a row is, as of payments; null: as names say",
     "graph.currency_column": "column of the edge table that says what the amount is in; null: as names say",
+    "graph.category_column": "column of the edge table that says which sort each row is of; null: as names say",
     "graph.step_seconds": "seconds of a step, where time_column is numbers: 3600 is an hour; null: by name and values",
     "graph.weights": "take a matrix's values, edge_weight or a single edge_attr as weights of edges",
     "graph.id_type": "how ids are read: as they come, as text, or as whole numbers",

@@ -182,6 +182,7 @@ class HCM(Results, Parameters):
         time: str | None = None,
         amount: str | None = None,
         currency: str | None = None,
+        category: str | None = None,
     ) -> Self:
         """Scores every node of a graph.
 
@@ -212,7 +213,7 @@ class HCM(Results, Parameters):
             The type of each node, in node order, for other data.
         source, target : str, optional
             Short for source_column and target_column.
-        time, amount, currency : str, optional
+        time, amount, currency, category : str, optional
             Columns of the edge table by which its rows, such as payments, are judged by themselves; else as types and
             names say. `edges_` ranks the rows then.
         """
@@ -220,7 +221,7 @@ class HCM(Results, Parameters):
         is_taught = inputs.has_unknown(y)
         label = inputs.find_label(data, label, None if is_taught else y)
         ends = source_column or source, target_column or target
-        named = *ends, id_column, label_column, node_type_column, time, amount, currency
+        named = *ends, id_column, label_column, node_type_column, time, amount, currency, category
         columns = dict(zip(inputs.COLUMNS, named, strict=True))
         self._fitted = self._run(inputs.read_input(data), columns, label=label, node_type=node_type)
         run = self._fitted.run

@@ -42,7 +42,7 @@ from hcm_scale.ingest.tables import ColumnLine
 from hcm_scale.run import sources
 
 log = logging.getLogger(__name__)
-_OF_ROWS = ("time_column", "amount_column", "currency_column")
+_OF_ROWS = ("time_column", "amount_column", "currency_column", "category_column")
 COLUMNS = ("source_column", "target_column", "id_column", "label_column", "node_type_column", *_OF_ROWS)  # of `fit`
 Read = Callable[[Path, Any, list[Encoding] | None], Graph]
 _NETWORKX = "a networkx graph"

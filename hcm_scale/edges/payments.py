@@ -170,13 +170,8 @@ def edge_lines(shown: Mapping[str, Any] | None) -> list[str]:
     """The first of the strange rows or edges of a report, a line each below a heading."""
     edges, titles = shown["edges"][:_NUM_LINES] if shown else [], EDGE_TITLES | ROW_TITLES
     lines = [f"the strangest {'rows of the table' if shown['of_rows'] else 'edges'}"] if shown and edges else []
-    ends = [[clip(end["id"], 24) for end in edge["ends"]] for edge in edges]
-    names = [
-        ", ".join(filter(None, [" to ".join(pair), edge["amount"], edge["when"]]))
-        if "when" in edge
-        else " and ".join(pair)
-        for edge, pair in zip(edges, ends, strict=True)
-    ]
-    width = max(map(len, names), default=0)
-    rows = zip(edges, names, strict=True)
-    return lines + [f"{edge['rank']:>4}  {name:<{width}}   {titles[edge['evidence']]}" for edge, name in rows]
+    for edge in edges:
+        ends = (" to " if "when" in edge else " and ").join(clip(end["id"], 24) for end in edge["ends"])
+        name = ", ".join(filter(None, [ends, edge.get("amount"), edge.get("when")]))
+        lines.append(f"{edge['rank']:>4}  {name:<60}  {titles[edge['evidence']]}")
+    return lines

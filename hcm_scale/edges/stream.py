@@ -36,7 +36,7 @@ from hcm_scale.rows.stream import REACH, ROW, Judged, Records, arrivals, not_amo
 from hcm_scale.score.kinds.all import ROW_KINDS
 
 _KINDS = [(number, kind, kind.judge) for number, kind in enumerate(ROW_KINDS) if kind.judge]  # that judge new rows
-FOLDER, KIND, FORMAT = "stream", "hcm_scale stream", 1
+FOLDER, KIND, FORMAT = "stream", "hcm_scale stream", 2
 MOST_ROWS = 4_000_000
 _ROWS, _SECONDS = "rows.npy", 86_400.0
 ORDINARY = "nothing about the row itself is unusual; edge_pair_rank has the rank of the pair of its accounts"
@@ -200,14 +200,15 @@ def open_new_rows(run: Any, table: TableFiles, rows: EdgeRows, columns: Columns)
     if run.evidence.rows is None:
         return None
     about, own, num_nodes = run.graph.info["rows"], run.evidence.rows, run.graph.num_nodes
-    time, amount, currency = columns_of_new(table, about, columns).read_all(about.get("seconds") or _SECONDS)
+    read = columns_of_new(table, about, columns).read_all(about.get("seconds") or _SECONDS)
+    time, amount, currency, category = read
     batches = list(rows.batches(ends_alone=True))
     ends = np.concatenate([left for _, left, _ in batches]), np.concatenate([right for _, _, right in batches])
     is_foreign = (currency >= len(own.currencies)) & (currency < 255) & (about["currency"] is not None)
     records, names = np.zeros(len(time), ROW), rows.new_ids()
-    records["time"], records["currency"] = time, currency
+    records["time"], records["currency"], records["category"] = time, currency, category
     records["amount"] = np.where(is_foreign, np.nan, log_amounts(amount))
-    said = (*ends, time, amount, currency)
+    said = (*ends, *(read if about.get("category") else read[:3]))
     key = files.hash_value([names, *(files.hash_bytes(np.ascontiguousarray(each).tobytes()) for each in said)])
     state = open_state(run.folder / FOLDER, run.keys["scores"], num_nodes)
     kept, number = state.of_others(key)

@@ -45,7 +45,7 @@ TYPES = {  # by name: the types and the number of dimensions that are legal
 }
 PAYMENTS = {"payer": "<i4", "payee": "<i4", "time": "<f8", "amount": "<f8", "currency": "|u1", "number": "<i8"}
 _ROWS = tuple(f"row_{name}" for name in PAYMENTS)
-TYPES |= {f"row_{name}": ((dtype,), 1) for name, dtype in PAYMENTS.items()}
+TYPES |= {f"row_{name}": ((dtype,), 1) for name, dtype in PAYMENTS.items()} | {"row_category": (("|u1",), 1)}
 _TOGETHER = (
     *(("indptr", "indices"), ("x_indptr", "x_indices", "x_data"), ("ids_offsets", "ids_bytes")),
     ("node_types", "node_type_names"),
@@ -98,7 +98,7 @@ def check_arrays(
 
 def _check_payments(arrays: Arrays, num_nodes: int) -> None:
     """Refuses rows of other lengths, of ends that are no nodes, and times that fall."""
-    for name in _ROWS:
+    for name in (*_ROWS, *(["row_category"] * ("row_category" in arrays))):
         _check_length(name, arrays[name], len(arrays["row_time"]))
     for name in _ROWS[:2]:
         rule = (lambda block: (block >= 0) & (block < num_nodes), f"nodes are 0 to {num_nodes - 1}")

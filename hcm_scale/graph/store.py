@@ -13,6 +13,7 @@
 | row_payer, row_payee            | i32         | optional: rows of the edge table by time, such as payments: ends, |
 | row_time, row_amount            | f64         | seconds since 1970, rising; amounts, NaN for none                 |
 | row_currency, row_number        | u8, i64     | number of the currency, 255 = none; number of the row in the table |
+| row_category                    | u8          | optional: number of the category, 255 = none                      |
 
 The manifest holds the hash of every file; the fingerprint is the hash of those hashes, equal for equal content wherever
 it came from. Opening checks everything that readers rely on: the manifest and the .npy headers must match the table
@@ -49,6 +50,7 @@ _COLUMN: dict[str, Any] = {"name": str, "method": str, "origin": float | None, "
 _COLUMN["readings"] = dict[str, dict[str, float | list[str]]] | None
 _OF_ROWS: dict[str, Any] = {"time": str | None, "amount": str | None, "currency": str | None, "steps": bool}
 _OF_ROWS |= {"currencies": list[str], "seconds": float | None, "read": dict[str, Any] | None}  # seconds of a step
+_OF_ROWS |= {"category": str | None, "categories": list[str] | None}
 _TYPES = {"files": dict[str, Any], "num_columns": int, "columns": list[str], "directed": bool, "info": dict[str, Any]}
 
 
@@ -90,6 +92,7 @@ class GraphRows(NamedTuple):
     amount: NDArray[np.float64]
     currency: NDArray[np.uint8]
     number: NDArray[np.int64]
+    category: NDArray[np.uint8] | None = None
 
 
 class _File(TypedDict):
@@ -257,7 +260,9 @@ class Graph:
             edge_types=arrays.get("edge_types"),
             weights=arrays.get("weights"),
             node_types=NodeTypes(arrays["node_types"], type_names_of(arrays)) if "node_types" in arrays else None,
-            rows=GraphRows(*(arrays[f"row_{name}"] for name in PAYMENTS)) if "row_time" in arrays else None,
+            rows=GraphRows(*(arrays[f"row_{name}"] for name in PAYMENTS))._replace(category=arrays.get("row_category"))
+            if "row_time" in arrays
+            else None,
         )
         hashes = {name: entry["hash"] for name, entry in described.items()}
         graph.__dict__["fingerprint"] = _fingerprint(hashes, graph.columns, graph.directed)  # no byte is read

@@ -107,6 +107,7 @@ class Columns:
     time: str | None = None
     amount: str | None = None
     currency: str | None = None
+    category: str | None = None
     step_seconds: float | None = None
     node_type: str | None = None
     attributes: tuple[str, ...] | None = None
@@ -125,7 +126,8 @@ class Columns:
 
     @property
     def named(self) -> tuple[str | None, ...]:
-        of_edges = self.source, self.target, self.type, self.weight, self.time, self.amount, self.currency
+        of_rows = self.time, self.amount, self.currency, self.category
+        of_edges = self.source, self.target, self.type, self.weight, *of_rows
         of_nodes = self.id, self.label, self.node_type, *(self.attributes or ())
         return (*of_edges, *of_nodes, *self.exclude, *self.categorical, *self.numbers)
 

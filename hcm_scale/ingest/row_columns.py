@@ -11,6 +11,7 @@ Italian:
 | amount   | of numbers called as an amount is, such as `amount`; where rows have a time, such as `value`   |
 |          | too, else the weight of edges, or the only one of decimals                                     |
 | currency | of texts called as one is                                                                      |
+| category | of texts of 2 to 64 values called as one is, such as `type`; where rows have a time            |
 
 The time of day in a column of its own, or its hour, is added to dates; year, month and day make a date. Steps take as
 long as `graph.step_seconds` says, else as their name (`hour`, `week`), else a second where they span over 100,000, an
@@ -36,14 +37,15 @@ from numpy.typing import NDArray
 from hcm_scale.base.npy import save_npy
 from hcm_scale.base.text import words
 from hcm_scale.graph.check import PAYMENTS
-from hcm_scale.ingest.edge_columns import NumberColumn, TextColumn, TimeColumn, kind_of
+from hcm_scale.ingest.edge_columns import MISSING, NumberColumn, TextColumn, TimeColumn, kind_of
 from hcm_scale.ingest.encode import floats, is_text
-from hcm_scale.ingest.policy import Columns, InputError, not_finite
+from hcm_scale.ingest.policy import Columns, InputError, known_cases, not_finite
 from hcm_scale.ingest.table_files import TableFiles
 from hcm_scale.ingest.time_formats import TimeFormat, format_from_json, guess_format
 
 log = logging.getLogger(__name__)
-_DAY = 86_400.0
+_DAY, _MOST_CATEGORIES = 86_400.0, 64
+_Codes = NDArray[np.uint8]
 _UNITS = {  # seconds of a step that is called so
     **dict.fromkeys(("second", "seconds", "sec"), 1.0),
     **dict.fromkeys(("minute", "minutes"), 60.0),
@@ -62,6 +64,10 @@ _NAMES = {
         *("amount", "amt", "betrag", "umsatz", "summe", "montant", "somme", "importe", "monto", "importo", "paid"),
         *("value", "sum", "total", "price", "qty", "quantity", "menge"),
     },
+    "category": {
+        *("category", "type", "kind", "format", "channel", "mcc", "method", "kategorie", "art", "buchungstext"),
+        *("catégorie", "categoria", "categoría", "tipo", "operation"),
+    },
     "currency": {"currency", "ccy", "curr", "waehrung", "währung", "devise", "moneda", "divisa", "valuta"},
 }
 _BESIDE = {  # words that do not make a name less plain
@@ -78,7 +84,7 @@ _PLAIN_AMOUNTS = {
     "quantity",
     "menge",
 }  # which are amounts of rows that have a time alone
-_LEGAL = {"time": "of times or numbers", "amount": "of numbers", "currency": "of texts"}
+_LEGAL = {"time": "of times or numbers", "amount": "of numbers", "currency": "of texts", "category": "of texts"}
 _SPAN_OF_DAYS = 100_000  # steps that are more are seconds
 _RHYTHM = 24  # steps, of which a period shows that they are hours
 _CYCLES = {"hour": 24, "day": 31, "month": 12, "week": 53}  # what goes round, and up to where
@@ -94,10 +100,12 @@ class RowColumns:
     time: str | None
     amount: str | None
     currency: str | None
+    category: str | None = None
     has_steps: bool = False  # the time is a number of steps
     step_seconds: float | None = None  # None: a guess
     lines: dict[str, str] = field(default_factory=dict)  # by column, how it was read
     currencies: list[str] = field(default_factory=list)
+    categories: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._bad = not_finite(self.files.rows_of("the edge table"))
@@ -111,6 +119,8 @@ class RowColumns:
             self._columns["row amount"] = self.amount, NumberColumn(self.files, self.amount, self._bad)
         if self.currency:
             self._columns["row currency"] = self.currency, TextColumn(self.currencies)
+        if self.category:
+            self._columns["row category"] = self.category, TextColumn(self.categories)
 
     @property
     def names(self) -> list[str]:
@@ -167,16 +177,31 @@ class RowColumns:
             column = self._columns["row currency"][1]
             self.currencies = list(column.values[:-1] if len(column.values) > 64 else column.values)
             self.lines[self.currency] = "the currency of each row's amount"
+        self._write_category(folder, blocks, number)
         for name, line in self.lines.items():
             log.info("column %s: %s", name, line)
         if not self.time:
             log.info("rows have no time: graph.time_column= names the column of it")
         told = {"time": self.time, "amount": self.amount, "currency": self.currency, "steps": self.has_steps}
         form = self.files.times.get(self.time or "")
-        return told | {"currencies": self.currencies, "seconds": seconds, "read": vars(form) if form else None}
+        sorts = {"category": self.category, "categories": self.categories} if self.category else {}
+        return told | sorts | {"currencies": self.currencies, "seconds": seconds, "read": vars(form) if form else None}
 
-    def read_all(self, seconds: float) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.uint8]]:
-        """Times, amounts and currencies of all rows in the table's order; a step takes so many seconds."""
+    def _write_category(self, folder: Path, blocks: Callable[[], Iterator[NDArray[Any]]], number: Any) -> None:
+        """Writes the category of each row, or says why none is."""
+        if not self.category:
+            return
+        self.categories = list(self._columns["row category"][1].values)
+        if 2 <= len(self.categories) <= _MOST_CATEGORIES:
+            save_npy(folder / "row_category.npy", np.ascontiguousarray(_field(blocks, "row category")[number]))
+            self.lines[self.category] = f"the category of each row, one of {len(self.categories)}"
+        else:
+            few = f"more than {_MOST_CATEGORIES} values" if len(self.categories) > 1 else "one value at most"
+            self.lines[self.category] = f"no category of rows: it has {few}"
+            self.category = None
+
+    def read_all(self, seconds: float) -> "tuple[NDArray[np.float64], NDArray[np.float64], _Codes, _Codes]":
+        """Times, amounts, currencies and categories of all rows in the table's order; a step takes so many seconds."""
         blocks, first = [np.empty(0, self.layout)], 0
         for batch in self.files.batches(self.names):
             blocks.append(np.empty(len(batch), self.layout))
@@ -188,6 +213,7 @@ class RowColumns:
             self._times(every["row time"] if self.time else np.zeros(first), seconds),
             amount,
             every["row currency"] if self.currency else np.zeros(first, np.uint8),
+            every["row category"] if self.category else np.full(first, MISSING, np.uint8),
         )
 
     @staticmethod
@@ -289,7 +315,12 @@ def row_columns(files: TableFiles, columns: Columns) -> RowColumns | None:
         amount = next(iter(sure), None)
     if time is None and amount is None:
         return None
-    return RowColumns(files, time, amount, currency if amount else None, has_steps, columns.step_seconds)
+    texts = [n for n, kind in kinds.items() if kind == "text" and n != currency and not known_cases(n, columns)]
+    category = _named(files, "category", columns.category, kinds, ("text",))
+    category = category or next(iter(_called("category", texts)), None)
+    has_both = time is not None and amount is not None
+    named = currency if amount else None, category if has_both else None
+    return RowColumns(files, time, amount, *named, has_steps, columns.step_seconds)
 
 
 def _plainness(role: str, name: str) -> int:
@@ -381,19 +412,20 @@ def _whole_time(files: TableFiles, time: str, names: Sequence[str]) -> TimeForma
 
 def columns_of_new(files: TableFiles, about: Mapping[str, Any], columns: Columns) -> RowColumns:
     """The columns of a later table that are called as in the first, about which a graph says this; else InputError."""
-    names, form = {role: about[role] for role in _LEGAL if about[role]}, format_from_json(about.get("read"))
+    names, form = {role: about[role] for role in _LEGAL if about.get(role)}, format_from_json(about.get("read"))
     for role, name in [*names.items(), *(("time", name) for name in (form.stored if form else ()))]:
         files.check_columns(f"graph.{role}_column", [name])
     files = files.with_text_formats(list(names.values()), columns.dates, columns.numbers)
-    files = files.with_most([name for role, name in names.items() if role != "currency"], columns.dates)
+    files = files.with_most([name for role, name in names.items() if _LEGAL[role] != "of texts"], columns.dates)
     files = files.with_times({about["time"]: form}) if form else files
-    kinds = {"time": "number" if about["steps"] else "time", "amount": "number", "currency": "text"}
+    kinds = {"time": "number" if about["steps"] else "time", "amount": "number", "currency": "text", "category": "text"}
     for role, name in names.items():
-        if kind_of(files, name, is_category=role == "currency") != kinds[role]:
+        if kind_of(files, name, is_category=_LEGAL[role] == "of texts") != kinds[role]:
             what = f"is of type {files.type_of(name)}; in the table of the run it is a {kinds[role]}"
             raise InputError(f"column {name!r} of {files.origin}, the {role} of its rows, {what}")
-    named = (about["time"], about["amount"], about["currency"])
-    return RowColumns(files, *named, has_steps=about["steps"], currencies=list(about["currencies"]))
+    named = (about["time"], about["amount"], about["currency"], about.get("category"))
+    currencies, categories = (list(about.get(name) or ()) for name in ("currencies", "categories"))
+    return RowColumns(files, *named, has_steps=about["steps"], currencies=currencies, categories=categories)
 
 
 def _named(files: TableFiles, role: str, name: str | None, kinds: dict[str, str], legal: tuple[str, ...]) -> str | None:

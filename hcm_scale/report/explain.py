@@ -94,12 +94,10 @@ class Difference:
 
     @property
     def notable(self) -> bool:
-        return self.extreme or (abs(self.deviations) >= NOTABLE_DEVIATIONS and not self._is_usual)
-
-    @property
-    def _is_usual(self) -> bool:
-        rows = (self.usual is not None and self.counts) or (0, 0)
-        return self.value == self.usual or (rows[1] > 0 and _is_nearly(rows, self.usual or 0.0))
+        near = self.value == self.usual or (
+            self.counts and self.usual is not None and _is_nearly(self.counts, self.usual)
+        )
+        return self.extreme or (abs(self.deviations) >= NOTABLE_DEVIATIONS and not near)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from hcm_scale.base.npy import FINITE, open_array, save_npy
 from hcm_scale.base.threads import run_in_slices
 from hcm_scale.graph.store import Graph
-from hcm_scale.rows.rows import DAY, Numbers, Rows, Values, beyond, log_amounts
+from hcm_scale.rows.rows import DAY, NO_CATEGORY, Numbers, Rows, Values, beyond, log_amounts
 
 FILES = ("row_surprises.npy", "row_links.npy", "bursts.npy")
 _LOW, _COMMON = 0.75, 0.95  # quantiles of a kind's surprises of rows: up to the second it says nothing
@@ -107,6 +107,7 @@ class RowEvidence:
     number: Numbers  # of each row in the table
     steps: float = 0.0
     currencies: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
     _of_accounts: dict[Any, Any] = field(default_factory=dict, init=False)
 
     def once_of(self, account: int, make: "Callable[[RowEvidence, int], Made]") -> Made:
@@ -195,8 +196,9 @@ def rows_of(graph: Graph) -> Rows | None:
     """The rows that a graph's folder keeps; None where it keeps none."""
     if graph.rows is None or not len(graph.rows.time):
         return None
-    payer, payee, time, amount, currency, _ = graph.rows
-    return Rows(graph.num_nodes, payer, payee, time, log_amounts(amount), currency)
+    payer, payee, time, amount, currency, _, category = graph.rows
+    category = np.full(len(time), NO_CATEGORY, np.uint8) if category is None else category
+    return Rows(graph.num_nodes, payer, payee, time, log_amounts(amount), currency, category)
 
 
 def rows_before(graph: Graph, earlier: Graph) -> Rows | None:
@@ -212,12 +214,17 @@ def rows_before(graph: Graph, earlier: Graph) -> Rows | None:
         return None
     node = pc.index_in(others, own).fill_null(-1).to_numpy(zero_copy_only=False)
     payer, payee = node[rows.payer], node[rows.payee]
-    names, former = graph.info["rows"]["currencies"], earlier.info["rows"]["currencies"]
-    code = np.full(256, 255, np.uint8)  # in this graph, of a currency of the earlier one
-    code[: len(former)] = [names.index(name) if name in names else 255 for name in former]
-    currency = code[rows.currency] if names or former else rows.currency
+
+    def renumbered(what: str, codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """The numbers of this graph for those of the earlier one, by name; 255 where it has none."""
+        names, former = (each.info["rows"].get(what) or [] for each in (graph, earlier))
+        code = np.full(256, 255, np.uint8)
+        code[: len(former)] = [names.index(name) if name in names else 255 for name in former]
+        return code[codes] if names or former else codes
+
+    currency, category = renumbered("currencies", rows.currency), renumbered("categories", rows.category)
     is_kept = (payer >= 0) & (payee >= 0) & ((currency != 255) | (rows.currency == 255))
-    columns = (payer, payee, rows.time, rows.amount, currency)
+    columns = (payer, payee, rows.time, rows.amount, currency, category)
     before = Rows(graph.num_nodes, *(column[is_kept] for column in columns))
     return before.where(beyond(before, today))
 
@@ -246,5 +253,7 @@ def open_row_evidence(folder: Path, graph: Graph, kinds: Kinds) -> RowEvidence |
         surprises,
         {name: linked[:, k] for k, name in enumerate(links)},
         {name: ends[:, 2 * k : 2 * k + 2] for k, name in enumerate(spans)},
-        *(graph.rows.amount, graph.rows.number, step_seconds(about), tuple(about["currencies"])),
+        *(graph.rows.amount, graph.rows.number, step_seconds(about)),
+        tuple(about["currencies"]),
+        tuple(about.get("categories") or ()),
     )

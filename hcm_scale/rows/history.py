@@ -15,8 +15,17 @@ an amount that the pair had within a day before, where it has no habit of that, 
 how many are so of like rows, whose payees receive about as often: a shop's tickets are less regular than a
 rent. The most surprising of the five counts: many odd rows say more than one that is very odd. The shape of the null
 (rows.py) is the largest at which no more than a twentieth of the accounts looks strange. False alarms: one who pays
-rarely, and each time another amount. Cost: a sort of the amounts of each account, and of the pairs; memory 56 bytes a
-row.
+rarely, and each time another amount.
+
+A category is new for a payer that had none of it in its first f rows, five at least. Of the n rows since then up to one
+of that category, k are of it. With a rate that is drawn to that of all rows, P, as if by four rows more, their number
+would be beta-binomial, and the rows and categories that the payer had are so many tries:
+
+    X ~ BetaBinomial(n, 4 P, f + 4 (1 - P)),    value(row) = -log P(X >= k) - log(rows so far) - log(categories so far)
+
+The most that a payer's rows say counts for it, less the
+choice between this and odd amounts; a row has its share of what the k rows say (`row_share`). Cost: a sort of the
+amounts of each account, and of the pairs; memory 72 bytes a row.
 """
 
 import math
@@ -27,7 +36,7 @@ from numpy.typing import NDArray
 
 from hcm_scale.base.jit import kernel
 from hcm_scale.base.threads import run_in_slices
-from hcm_scale.rows.rows import DAY, ByAccount, Rows, Values, share_accounts, surprises
+from hcm_scale.rows.rows import DAY, NO_CATEGORY, ByAccount, Rows, Values, row_share, share_accounts, surprises
 
 _CUTS = (3.0, 4.0, 5.0)  # surprise of a row's rank from which on it is odd
 NUM_CUTS = len(_CUTS) + 2  # and two sorts of rows
@@ -43,6 +52,7 @@ _REGULAR = 0.25  # share of the pair's rows at other times that are the same
 _FAR_APART = 13 * DAY  # of those that no burst has: about the longest window
 _SOME_APART = 2  # rows of a pair that show what is usual for it
 _DRAWN = 64  # rows of a pair that are looked at
+_SOME_BEFORE, _PRIOR_OF_CATEGORY = 5, 4.0  # rows of a payer without a category; rows that have it as all do
 _STEP = 0.1  # nats, of the table of ranks
 _DIGITS = 20  # classes of accounts by their number of rows
 _PRIOR_OF_CLASS = 50.0  # rows
@@ -61,11 +71,16 @@ class History(NamedTuple):
     cuts: Values
     is_regular: NDArray[np.bool_]
     sort: NDArray[np.uint8]
+    new_category: Values  # what each row's category says of it, (m,)
 
     @property
     def surprises(self) -> Values:
-        """-log of the share of rows that deviate as much, or are of the same sort, (m,); 0 of those that do neither."""
-        return np.maximum(rank_surprise(self.of_rows), surprise_of_sort(self.sort, self.cuts))
+        """-log of the share of rows that deviate as much, or are of the same sort, (m,); 0 of those that do neither.
+
+        Or what the row's category says, where that is more.
+        """
+        other = np.maximum(rank_surprise(self.of_rows), surprise_of_sort(self.sort, self.cuts))
+        return np.maximum(other, self.new_category)
 
 
 def history(rows: Rows, before: Rows | None = None, cuts: Values | None = None) -> History:
@@ -76,6 +91,7 @@ def history(rows: Rows, before: Rows | None = None, cuts: Values | None = None) 
     """
     if before is None:
         deviation, over_usual, of_pairs = _of_rows(rows)
+        whole, is_own = rows, np.ones(len(rows), np.bool_)
     else:
         whole, is_own = before.joined(rows)
         deviation, over_usual, of_pairs = _of_rows(whole)
@@ -84,7 +100,66 @@ def history(rows: Rows, before: Rows | None = None, cuts: Values | None = None) 
     has_amount = ~np.isnan(rows.amount)
     some = rows if has_amount.all() else rows.where(has_amount)
     of_accounts, cuts = _count_odd(some, deviation[has_amount], sort[has_amount], cuts)
-    return History(of_accounts, deviation, over_usual, cuts, of_pairs.is_regular, sort)
+    of_payers, of_categories = (values[is_own] for values in new_categories(whole, category_shares(whole), len(whole)))
+    if of_payers.any():
+        np.maximum.at(of_accounts, rows.payer, of_payers - math.log(2.0))
+    return History(of_accounts, deviation, over_usual, cuts, of_pairs.is_regular, sort, of_categories)
+
+
+def category_shares(rows: Rows) -> Values:
+    """The share of rows of every category among those that have one, (256,)."""
+    counts = np.bincount(rows.category, minlength=NO_CATEGORY + 1)[:NO_CATEGORY]
+    return np.append(np.maximum(counts, 0.5) / max(1, counts.sum()), 1.0)
+
+
+def new_categories(rows: Rows, shares: Values, num_all: int) -> tuple[Values, Values]:
+    """Of every row, (m,): what it and those before it say of its payer by their category, and its share of that.
+
+    `shares` are those of a whole table of `num_all` rows.
+    """
+    value, share = np.zeros(len(rows)), np.zeros(len(rows))
+    if rows.has_times and (rows.category != NO_CATEGORY).any():
+        share_accounts(rows.out, _find_new, *rows.out, rows.category, shares, float(num_all), value, share)
+    return value, share
+
+
+@kernel
+def _find_new(
+    part: Any, indptr: Any, rows: Any, category: Any, shares: Any, num_all: float, value: Any, share: Any
+) -> None:
+    """Fills what rows of categories that are new to their payers say, and their shares of that."""
+    first, seen = np.zeros(len(shares), np.int64), np.zeros(len(shares), np.int64)
+    for account in range(part[0], part[1]):
+        seen[:] = 0
+        num_rows, num_seen = 0, 0
+        for row in rows[indptr[account] : indptr[account + 1]]:
+            kind = category[row]
+            if kind == NO_CATEGORY:
+                continue
+            if seen[kind] == 0:
+                first[kind] = num_rows
+                num_seen += 1
+            seen[kind] += 1
+            num_rows += 1
+            if first[kind] < _SOME_BEFORE:
+                continue
+            usual = _PRIOR_OF_CATEGORY * shares[kind]
+            others = first[kind] + _PRIOR_OF_CATEGORY - usual
+            nats = _beta_surprise(float(seen[kind]), float(num_rows - first[kind]), usual, others)
+            value[row] = max(0.0, nats - math.log(num_rows) - math.log(num_seen))
+            share[row] = row_share(value[row], float(seen[kind]), num_all)
+
+
+@kernel(allocates=False)
+def _beta_surprise(count: float, size: float, a: float, b: float) -> float:
+    """-log P(X >= count), X beta-binomial of `size` with a and b; 0 up to the mean."""
+    if count * (a + b) <= size * a:
+        return 0.0
+    log_choices = math.lgamma(size + 1.0) - math.lgamma(count + 1.0) - math.lgamma(size - count + 1.0)
+    log_ways = math.lgamma(count + a) + math.lgamma(size - count + b) - math.lgamma(size + a + b)
+    log_chance = log_choices + log_ways + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    ratio = (size - count) * (count + a) / ((count + 1.0) * max(size - count - 1.0 + b, 1e-9))  # of the next chance
+    return max(0.0, math.log(1.0 - min(ratio, 0.99)) - log_chance)
 
 
 def _of_rows(rows: Rows) -> "tuple[Values, Values, PairHistory]":
@@ -250,12 +325,16 @@ def _compare_with(drawn: Any, time: Any, amount: Any, when: float, paid: float, 
 
 
 class NewHistory(NamedTuple):
-    """Of later rows, (m,): deviation, log amount over the payer's usual one, rows that say what is usual, and sort."""
+    """Of later rows, (m,): deviation, log amount over the payer's usual one, rows that say what is usual, and sort.
+
+    `has_new_category` is whether the category says most, where that was asked for.
+    """
 
     of_rows: Values
     over_usual: Values
     num_usual: NDArray[np.int64]
     sort: NDArray[np.uint8]
+    has_new_category: NDArray[np.bool_] | None = None
 
 
 def history_of_new(rows: Rows, new: Rows, of_pairs: PairHistory) -> NewHistory:

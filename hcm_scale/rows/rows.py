@@ -8,7 +8,7 @@ Every kind turns counts into a surprise in nats, -log P(a usual account has as m
 Poisson distribution whose mean differs from account to account by a gamma of some shape: human activity comes in
 bursts, and a shape that the table itself shows keeps it from looking strange.
 
-`share_accounts` calls a kernel for ranges of accounts that have about as many rows each. Memory: 29 bytes a row, and 8
+`share_accounts` calls a kernel for ranges of accounts that have about as many rows each. Memory: 30 bytes a row, and 8
 for each index by account.
 """
 
@@ -29,6 +29,8 @@ from hcm_scale.base.threads import share_parts
 HOUR, DAY = 3_600.0, 86_400.0
 _PARTS_PER_THREAD = 16
 _MOST = 1.08  # what rows that belong together can say, of the most that the rank of a single row can
+COLUMNS = ("payer", "payee", "time", "amount", "currency", "category")  # of rows
+NO_CATEGORY = 255
 _APART = 2_000.0  # of log amounts in two currencies: more than two amounts can be
 Values = NDArray[np.float64]
 Numbers = NDArray[np.int64]
@@ -46,7 +48,7 @@ class ByAccount(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows by time: payer, payee, time in seconds, logarithm of the amount, number of the currency; (m,) each."""
+    """Rows by time: payer, payee, seconds, logarithm of the amount, numbers of currency and category; (m,) each."""
 
     num_accounts: int
     payer: NDArray[Any]
@@ -54,6 +56,7 @@ class Rows:
     time: Values
     amount: Values
     currency: NDArray[np.uint8]
+    category: NDArray[np.uint8]
 
     @staticmethod
     def of(
@@ -63,6 +66,7 @@ class Rows:
         time: NDArray[Any],
         amount: NDArray[Any] | None = None,
         currency: NDArray[np.uint8] | None = None,
+        category: NDArray[np.uint8] | None = None,
     ) -> "Rows":
         """The rows in the order of their times.
 
@@ -73,19 +77,16 @@ class Rows:
         logs = log_amounts(np.full(len(order), np.nan) if amount is None else np.asarray(amount, np.float64))
         codes = np.zeros(len(order), np.uint8) if currency is None else currency
         times = np.asarray(time, np.float64)
-        return Rows(num_accounts, payer[order], payee[order], times[order], logs[order], codes[order])
+        sorts = np.full(len(order), NO_CATEGORY, np.uint8) if category is None else category
+        return Rows(num_accounts, payer[order], payee[order], times[order], logs[order], codes[order], sorts[order])
 
     def where(self, chosen: NDArray[np.bool_]) -> "Rows":
         """Some of the rows."""
-        columns: tuple[Any, ...] = (self.payer, self.payee, self.time, self.amount, self.currency)
-        return Rows(self.num_accounts, *(column[chosen] for column in columns))
+        return Rows(self.num_accounts, *(getattr(self, name)[chosen] for name in COLUMNS))
 
     def joined(self, later: "Rows") -> tuple["Rows", NDArray[np.bool_]]:
         """These rows and others of the same accounts in the order of time, and which are the others."""
-        own = ((self.payer, later.payer), (self.payee, later.payee), (self.time, later.time))
-        columns = [
-            np.concatenate(both) for both in (*own, (self.amount, later.amount), (self.currency, later.currency))
-        ]
+        columns = [np.concatenate([getattr(self, name), getattr(later, name)]) for name in COLUMNS]
         order = np.argsort(columns[2], kind="stable")
         return Rows(self.num_accounts, *(column[order] for column in columns)), order >= len(self)
 

@@ -8,7 +8,7 @@ the same numbers at once and cut into days. What is usual is that of the run alo
 
 - history: the median and spread of the amounts that its payer pays, its payee receives, and the pair has, in the run;
   the surprise is that of the deviation's rank among the run's rows, or of a row that is negative, or the second within
-  a day (history.py);
+  a day, or what its category says after all rows of its payer before it (history.py);
 - burst: rows out of its payer, and into its payee, within an hour to two weeks up to it, against the larger of the
   account's rate in the run since its first row, times how much busier all accounts are in that window than in the run,
   and what its third busiest window in the run leads to expect; an account that the run does not have is held against
@@ -25,7 +25,7 @@ Memory: 200 bytes a row, new, kept, or of the run's end.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -41,17 +41,27 @@ from hcm_scale.rows.flow import fits, fitting_share
 from hcm_scale.rows.history import (
     NewHistory,
     PairHistory,
+    category_shares,
     compare_with_run,
     find_twice,
     history_of_new,
+    new_categories,
     surprise_of,
     surprise_of_sort,
 )
-from hcm_scale.rows.rows import Numbers, Rows, Values, beyond, share_accounts, surprise
+from hcm_scale.rows.rows import COLUMNS, NO_CATEGORY, Numbers, Rows, Values, beyond, share_accounts, surprise
 
 REACH = LENGTHS[-1]
 ROW = np.dtype(
-    [("payer", "<i4"), ("payee", "<i4"), ("time", "<f8"), ("amount", "<f8"), ("currency", "u1"), ("table", "<i4")]
+    [
+        ("payer", "<i4"),
+        ("payee", "<i4"),
+        ("time", "<f8"),
+        ("amount", "<f8"),
+        ("currency", "u1"),
+        ("category", "u1"),
+        ("table", "<i4"),
+    ]
     + [("chain", "<f8", (len(WINDOWS),))]
 )  # the logarithm of the amount; the table by its number; the score of the best chain that ends here, by window
 _LEAST_SHARE = 1e-5  # of amounts that fit, where the run has none
@@ -148,7 +158,24 @@ def judge_history(arrived: Arrivals) -> Judged:
     if "history_ranks" not in scale:
         return Judged(np.zeros(len(new)), history)
     of_sort = surprise_of_sort(history.sort, scale["history_cuts"])
-    return Judged(np.maximum(surprise_of(history.of_rows, scale["history_ranks"]), of_sort), history)
+    others = np.maximum(surprise_of(history.of_rows, scale["history_ranks"]), of_sort)
+    by_category = _new_categories(arrived)
+    return Judged(np.maximum(others, by_category), history._replace(has_new_category=by_category > others))
+
+
+def _new_categories(arrived: Arrivals) -> Values:
+    """What the categories of new rows say, after all rows of their payers in the run and since."""
+    later, out = arrived.sequence["table"] >= 0, np.zeros(len(arrived.new))
+    if (arrived.new["category"] == NO_CATEGORY).all():
+        return out
+    is_asked = np.zeros(arrived.num_accounts, np.bool_)
+    is_asked[arrived.new["payer"]] = True
+    before = replace(arrived.rows.where(is_asked[arrived.rows.payer]), num_accounts=arrived.num_accounts)
+    whole, is_later = before.joined(_as_rows(arrived.sequence[later], arrived.num_accounts))
+    share = np.zeros(len(arrived.sequence))
+    share[later] = new_categories(whole, category_shares(arrived.rows), len(arrived.rows))[1][is_later]
+    out[arrived.is_placed] = share[arrived.own]
+    return out
 
 
 def judge_bursts(arrived: Arrivals) -> Judged:
@@ -176,8 +203,7 @@ def not_among(records: Records, new: Records) -> Records:
 
 
 def _as_rows(records: Records, num_accounts: int) -> Rows:
-    columns = (np.ascontiguousarray(records[name]) for name in ("payer", "payee", "time", "amount", "currency"))
-    return Rows(num_accounts, *columns)
+    return Rows(num_accounts, *(np.ascontiguousarray(records[name]) for name in COLUMNS))
 
 
 def _spread(values: NDArray[Any], chosen: NDArray[np.bool_]) -> NDArray[Any]:
@@ -191,7 +217,7 @@ def _last_rows(rows: Rows) -> Records:
     """The rows of the run that are looked at, with the chains that end in them."""
     last = rows.where(rows.time >= rows.time[-1] - 2.0 * REACH)
     records = np.zeros(len(last), ROW)
-    for name in ("payer", "payee", "time", "amount", "currency"):
+    for name in COLUMNS:
         records[name] = getattr(last, name)
     records["table"] = -1
     _extend_chains(rows, last, np.ones(len(last), np.bool_), records["chain"])

@@ -296,6 +296,7 @@ def table_options(graph: schema.TablesGraph) -> dict[str, Any]:
         time=graph.time_column,
         amount=graph.amount_column,
         currency=graph.currency_column,
+        category=graph.category_column,
         step_seconds=graph.step_seconds,
         attributes=None if graph.include is None else tuple(graph.include),
         exclude=tuple(graph.exclude),

@@ -15,7 +15,7 @@ from hcm_scale.score.edges import EdgeHops, open_hops
 from hcm_scale.score.kinds.inputs import STORED
 
 KIND = "hcm_scale scores"
-FORMAT = 19
+FORMAT = 20
 SCALE_FILE = "scale.safetensors"
 TYPES: dict[str, Any] = {
     "num_samples": int,

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from hcm_scale.base import files
@@ -81,11 +82,8 @@ class Tools:
     def cases(self, first_case: int = 1, count: int = 20) -> dict[str, Any]:
         """Cases, the most surprising first; members counts nodes, rows the payments that hold them together."""
         cases, count = self._views.run.cases, _whole("count", count)
-        listed = (
-            case_table(cases, self._views.run.evidence)
-            .slice(_whole("first_case", first_case, max(1, len(cases))) - 1, count)
-            .to_pylist()
-        )
+        first = _whole("first_case", first_case, max(1, len(cases))) - 1
+        listed = _records(case_table(cases, self._views.run.evidence).slice(first, count))
         for one in listed:
             core = cases[cases.position(one["case_id"])].core[:5].tolist()
             one["first_members"] = [self._views.graph.external_id(node) for node in core]
@@ -146,7 +144,7 @@ class Tools:
         if (strange := views.run.strange_rows) is None:
             raise ValueError("this run keeps no rows: its edges have no times, or are not of a table; see neighbors")
         own = strange.rows.own_rows(node, _whole("count", count))
-        rows = [row for some in strange.tables(own.rows) for row in some.drop_columns("rank").to_pylist()]
+        rows = [row for some in strange.tables(own.rows) for row in _records(some.drop_columns("rank"))]
         sums = {"paid": own.paid, "received": own.received}
         told = {name: [{"currency": c, "sum": amount} for c, amount in of.items()] for name, of in sums.items()}
         return {"id": views.graph.external_id(node), "num_rows": own.num_rows, **told, "rows": rows}
@@ -193,6 +191,15 @@ def _whole(name: str, value: int, most: int = _MOST) -> int:
     if not 1 <= value <= most:
         raise ValueError(f"{name}={value} is not legal; it is a whole number from 1 to {most:,}")
     return value
+
+
+def _records(rows: pa.Table) -> list[dict[str, Any]]:
+    """Rows as objects; dates are texts where one lies beyond the year 9999."""
+    try:
+        return list(rows.to_pylist())
+    except OverflowError:
+        columns = [c.cast(pa.string()) if pa.types.is_timestamp(c.type) else c for c in rows.columns]
+        return list(pa.table(columns, rows.column_names).to_pylist())
 
 
 def _marked(value: Any, is_ours: bool = False) -> Any:

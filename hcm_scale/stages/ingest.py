@@ -25,7 +25,7 @@ from hcm_scale.ingest import arrays, readers
 from hcm_scale.synthetic import families as synthetic
 from hcm_scale.synthetic.inject import inject
 
-FORMAT = 12  # of how a source becomes a graph; the graph's files have a version of their own
+FORMAT = 13  # of how a source becomes a graph; the graph's files have a version of their own
 Reader = Callable[[Path], Graph]
 
 

@@ -172,9 +172,8 @@ def summary(run: Any, stages: Sequence[Mapping[str, Any]], seconds: float, verdi
         parts.append(_cases(run) if "cases" in run.keys else "")
         parts += [_strangest(run.ranked.slice(0, _TOP)), found_text(run.scored), _heads(run.graph, run.ranked)]
         parts.append(_quality(run.scored))
-    notes = [
-        note for stage in stages if stage["skipped"] for note in stage["detail"].get("notes", [])
-    ]  # else just told
+    kept = (stage for stage in stages if stage["skipped"])  # others have just told theirs
+    notes = [note for stage in kept for note in stage["detail"].get("notes", [])]
     parts += [note for note in notes if not note.startswith("Drift: ")]  # which has a line of its own
     if "drift" in run.keys:
         parts.append(f"drift   {read_drift(run.stage('drift'))['line']}")

@@ -1,5 +1,6 @@
 """Cases that somebody else wrote, or of very many members: refused by name, told in lines, compared in linear time."""
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -77,6 +78,16 @@ def test_changes__of_other_types_are_refused_by_name(tmp_path, wrong):
             assert open_cases(tmp_path, graph).changes == told
             continue
         with pytest.raises(files.FolderError, match=r"manifest\.json is damaged: changes is"):
+            open_cases(tmp_path, graph)
+
+
+def test_case__of_more_members_than_there_are_nodes_is_refused(tmp_path):
+    graph, none = small_graph(), np.zeros(0, np.int64)
+    for size, is_legal in ((200, True), (201, False)):
+        as_cases(graph, [Case(np.arange(size) % 200, none, none, "group", 9.0)], 1).save(tmp_path)
+        with (
+            contextlib.nullcontext() if is_legal else pytest.raises(files.FolderError, match=r"cases\.npy does not fit")
+        ):
             open_cases(tmp_path, graph)
 
 

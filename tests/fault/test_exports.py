@@ -228,6 +228,16 @@ def test_xlsx__is_read_as_it_was_written(tmp_path):
         read_sheet(tmp_path / "b.xlsx")
 
 
+def test_xlsx__of_years_beyond_the_calendar_holds_them_as_text(tmp_path):
+    far, last = 472 * 10**12, 253_402_214_400_000  # 16927, and the last day of 9999
+    for name, values in (("far", [0, far]), ("last", [0, last])):
+        dates = pa.table({"when": pa.array(values, pa.timestamp("ms"))})
+        with table_writer(tmp_path / f"{name}.xlsx", dates.schema, False) as sink:
+            sink.write_table(dates)
+    assert read_sheet(tmp_path / "far.xlsx")["when"][1].as_py().startswith("16927-01-31")
+    assert read_sheet(tmp_path / "last.xlsx")["when"][1].as_py() == dt.datetime(9999, 12, 31)
+
+
 def changed_book(path: Path, more: str) -> Path:
     """A workbook whose sheet has more rows than it says, or says nothing of them."""
     book_table = pa.table({"source": ["a"], "target": ["b"]})

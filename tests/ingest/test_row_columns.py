@@ -78,9 +78,16 @@ def test_amount__is_the_column_that_is_called_so(tmp_path, name):
 
 def test_options__name_columns_and_refuse_others(tmp_path):
     data = table(day=DATES, other=DATES + 9, x=[1.0, 2.0, 3.0, 4.0], amount=[5.0, 6.0, 7.0, 8.0], note=list("abcd"))
-    graph = read(tmp_path, data, time="other", amount="x")
-    assert (graph.info["rows"]["time"], graph.info["rows"]["amount"]) == ("other", "x")
-    for option, name in (("time", "note"), ("amount", "note"), ("amount", "day"), ("currency", "x"), ("time", "payer")):
+    graph = read(tmp_path, data, time="other", amount="x", category="note")
+    assert [graph.info["rows"][role] for role in ("time", "amount", "category")] == ["other", "x", "note"]
+    for option, name in (
+        ("time", "note"),
+        ("amount", "note"),
+        ("amount", "day"),
+        ("currency", "x"),
+        ("category", "x"),
+        ("time", "payer"),
+    ):
         with pytest.raises(InputError, match=f"graph.{option}_column='{name}' .*legal is a column of"):
             read(tmp_path, data, **{option: name})
     with pytest.raises(InputError, match=r"graph\.time_column"):
@@ -100,6 +107,26 @@ def test_currencies__are_numbered(tmp_path):
     graph = read(tmp_path, table(day=DATES, amount=[1.0, 2.0, 3.0, 4.0], currency=["EUR", "USD", None, "EUR"]))
     names = [*graph.info["rows"]["currencies"]]
     assert [names[code] if code < 255 else None for code in graph.rows.currency] == ["USD", None, "EUR", "EUR"]
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "said"),
+    [
+        (["a", "b", None, "a"], {}, "the category of each row, one of 2"),
+        (["a", "a", None, "a"], {}, "no category of rows: it has one value at most"),
+        ([f"a{i}" for i in range(80)], {}, "no category of rows: it has more than 64 values"),
+        (["a", "b", None, "a"], {"exclude": ("payment_type",)}, "not used: graph.exclude names it"),
+    ],
+)
+def test_category__is_the_text_that_is_called_so(tmp_path, values, options, said):
+    more = {"day": np.arange(len(values)), "amount": 1.0 + np.arange(len(values)), "fraud_type": ["x", "y"] * 2}
+    data = table(payment_type=values, **{n: np.resize(v, len(values)) for n, v in more.items()})
+    graph = read(tmp_path, data, **options)
+    assert said in lines(graph)["payment_type"]
+    assert ("category" in graph.info["rows"]) == said.startswith("the") == (graph.rows.category is not None)
+    if graph.rows.category is not None:
+        names = [*graph.info["rows"]["categories"]]
+        assert [names[code] if code < 255 else None for code in graph.rows.category] == values
 
 
 def test_bad_rows__are_counted_and_nothing_is_lost(tmp_path):
@@ -236,6 +263,15 @@ def test_later_table__is_read_as_the_first(tmp_path):
     assert time.tolist() == seconds_of("2024-01-31T09:30", "2024-02-01", "2024-02-02T23:59", "2024-03-01T12:00")
     with pytest.raises(InputError, match="times of rows are read as"):
         columns_of_new(new, about | {"read": {"columns": ["date"], "how": "stars"}}, ENDS)
+
+
+def test_category_of_a_later_table__is_numbered_as_in_the_first(tmp_path):
+    about = read(tmp_path, table(day=DATES, amount=[1.0, 2.0, 3.0, 4.0], kind=["b", "a", "b", None])).info["rows"]
+    later = table(day=DATES, amount=[1.0, 2.0, 3.0, 4.0], kind=["c", "a", None, "b"])
+    *_, category = columns_of_new(open_table("table", later), about, ENDS).read_all(about["seconds"])
+    assert category.tolist() == [2, about["categories"].index("a"), 255, about["categories"].index("b")]
+    with pytest.raises(InputError, match=r"graph\.category_column='kind' is not a column"):
+        columns_of_new(open_table("table", later.drop(["kind"])), about, ENDS)
 
 
 def test_hours_of_the_day__are_no_time_of_rows(tmp_path, caplog):

@@ -46,8 +46,10 @@ def random_rows(shape: str, seed: int, *, shift: float = 0.0, scale: float = 1.0
         amount = amount * rng.choice([1e300, 1e-300], num_rows)
     if shape not in ("to oneself", "hub", "one account"):
         payee = np.where(payee == payer, (payee + 1) % 12, payee)
+    category = np.random.default_rng(seed).choice(np.array([0, 0, 0, 1, 1, 2, 7, 255], np.uint8), num_rows)
+    category = np.where(np.arange(num_rows) < num_rows // 3, np.minimum(category, 1), category)
     order = rng.permutation(num_rows) if shuffled else np.arange(num_rows)
-    columns = (each[order] for each in (payer, payee, time + shift, amount * scale, currency))
+    columns = (each[order] for each in (payer, payee, time + shift, amount * scale, currency, category))
     return Rows.of(num_accounts, *columns)
 
 

@@ -122,3 +122,21 @@ def test_rows_of_one_day__are_said_to_be_so_and_are_payments_where_they_have_amo
     said = BURST.row_sentence(SimpleNamespace(rows=rows, graph=graph), 205)
     assert said == f"it is one of 9 {'payments' if has_amounts else 'rows'} by its payer on the same day"
     assert amount_text({"amount": 5e17, "currency": None}) == "5e+17"
+
+
+def test_row_of_a_new_category__is_said_to_be_so_by_its_name(tmp_path):
+    data = events(600) | {"day": np.arange(600), "type": np.array(["a", "b", "c"])[np.arange(600) % 3]}
+    own = np.flatnonzero(data["payer"] == "a3")
+    data["type"] = np.where(np.isin(np.arange(600), own), "a", data["type"])
+    data["type"][own[-8::2]] = "z"
+    graph = read_tables(tmp_path / "g", pa.table(data), columns=ENDS)
+    made = MadeEvidence(rows_of(graph))
+    assert made.once(kinds.history_of).of_accounts.argmax() == graph.ids.to_pylist().index("a3")
+    made.save(tmp_path, ROW_KINDS)
+    evidence = SimpleNamespace(rows=open_row_evidence(tmp_path, graph, ROW_KINDS), graph=graph)
+    said = HISTORY.row_sentence(evidence, int(own[-4]))
+    assert said == f"3 of 5 payments of the category z, which none of its payer's {len(own) - 8} before had"
+    around = SimpleNamespace(evidence=evidence, node=graph.ids.to_pylist().index("a3"))
+    around.number = float(made.once(kinds.history_of).of_accounts.max())
+    details = HISTORY.reason(around)["details"]
+    assert details["category"].startswith("4 of 7 payments of the category z, which none of")

@@ -1,11 +1,15 @@
 """Unlike its own history: medians of the others by hand, and what is odd to both ends of a row."""
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from scipy.stats import betabinom
 
 from hcm_scale.rows import history as module
 from hcm_scale.rows.history import history
-from hcm_scale.rows.rows import DAY, surprises
+from hcm_scale.rows.rows import DAY, row_share, surprises
 
 
 def slow_deviations(ends, amount, num_accounts):
@@ -57,6 +61,30 @@ def slow_pairs(rows):
     for row, ends in enumerate(zip(rows.payer, rows.payee, strict=True)):
         same = (rows.payer == ends[0]) & (rows.payee == ends[1])
         out[:, row] = slow_pair(rows.time[same], rows.comparable[same], rows.time[row], rows.comparable[row])
+    return out
+
+
+def slow_new_category(codes, shares, num_all):
+    """What the last of a payer's categories says of it, and its share of that."""
+    kind, first = codes[-1], int(np.argmax(codes == codes[-1]))
+    count, size, usual = int((codes == kind).sum()), len(codes) - first, 4.0 * shares[kind]
+    if first < 5 or count * (first + 4.0) <= size * usual:
+        return 0.0, 0.0
+    chances = betabinom(size, usual, first + 4.0 - usual)
+    ratio = math.exp(chances.logpmf(count + 1) - chances.logpmf(count)) if count < size else 0.0
+    nats = max(0.0, math.log(1.0 - min(ratio, 0.99)) - chances.logpmf(count))
+    nats = max(0.0, nats - math.log(len(codes)) - math.log(len(np.unique(codes))))
+    return nats, row_share(nats, count, num_all)
+
+
+def slow_new_categories(rows):
+    """As `slow_new_category`, of every row."""
+    out = np.zeros((2, len(rows)))
+    shares = np.maximum(np.bincount(rows.category, minlength=256)[:255], 0.5) / max(1, (rows.category < 255).sum())
+    for row in range(len(rows)) if rows.has_times else ():
+        own = rows.category[: row + 1][rows.payer[: row + 1] == rows.payer[row]]
+        if own[-1] < 255:
+            out[:, row] = slow_new_category(own[own < 255], shares, len(rows))
     return out
 
 
@@ -120,6 +148,9 @@ def slow_counts(rows, deviation, sort):
 
 def test_history__equals_the_slow_twin(rows, same_by_threads):
     fast, slow = same_by_threads(history, rows), slow_history(rows)
+    of_payers, of_rows = slow_new_categories(rows)
+    np.testing.assert_allclose(fast.new_category, of_rows, rtol=1e-9, atol=1e-9)
+    np.maximum.at(slow[0], rows.payer, of_payers - np.log(2))
     for one, other in zip((*fast[:3], fast.is_regular, fast.sort), slow, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
 
@@ -169,6 +200,22 @@ def test_history__one_of_many_suppliers_whose_invoices_are_larger_is_not_strange
     usually = history(rows).of_rows[new[::8]]
     rows, new = life.rows(who, [*payees[1:], payees[0]], np.arange(1, 9) * 10 * DAY, own[1:9])
     assert usually.max() < 0.5 * history(rows).of_rows[new[-1]]
+
+
+@pytest.mark.parametrize("how", ["one", "several", "usual"])
+def test_history__one_whose_payments_turn_to_a_category_that_it_never_had_leads(life, how):
+    rows, _ = life.rows()
+    rng, who = np.random.default_rng(0), life.quiet(1)[0]
+    category = (rng.random(len(rows)) < 0.3).astype(np.uint8) + 2 * (rng.random(len(rows)) < 0.03).astype(np.uint8)
+    own = rows.out.of(who)
+    category[own] = np.arange(len(own)) % 2
+    if how != "usual":
+        category[own[-6:]] = 2 if how == "one" else [2, 3, 2, 3, 2, 3]
+    result = history(replace(rows, category=category))
+    first = np.argsort(-result.of_accounts)[:6]
+    assert (who in first) == (how != "usual")
+    assert (result.new_category[own[-6:]].max() > 3.0) == (how != "usual")
+    assert np.quantile(result.new_category, 0.99) < 2.0
 
 
 @pytest.mark.parametrize("sort", [module.TWICE, module.NEGATIVE])

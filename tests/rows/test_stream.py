@@ -8,11 +8,11 @@ from hcm_scale.rows.burst import bursts
 from hcm_scale.rows.chain import WINDOWS, chains
 from hcm_scale.rows.flow import MOST_ROWS, fitting_share
 from hcm_scale.rows.history import history, rank_table, surprise_of
-from hcm_scale.rows.rows import DAY, HOUR, Rows, row_share, surprise
+from hcm_scale.rows.rows import COLUMNS, DAY, HOUR, Rows, row_share, surprise
 from hcm_scale.rows.stream import REACH, ROW, arrivals, judge_bursts, judge_chains, judge_history
 from tests.rows.conftest import random_rows
 from tests.rows.test_burst import slow_usual
-from tests.rows.test_history import slow_is_habit, slow_marks, slow_pair
+from tests.rows.test_history import slow_is_habit, slow_marks, slow_new_category, slow_pair
 
 SHAPES = ("plain", "equal times", "days", "missing", "two currencies", "to oneself", "one account", "hub", "months")
 
@@ -25,7 +25,7 @@ def scale_of(rows):
 
 def as_records(rows, table=0):
     records = np.zeros(len(rows), ROW)
-    for name in ("payer", "payee", "time", "amount", "currency"):
+    for name in COLUMNS:
         records[name] = getattr(rows, name)
     records["table"] = table
     return records
@@ -112,7 +112,29 @@ def test_history__of_a_new_row_is_that_by_the_rows_of_its_ends(case):
         assert judged.history.of_rows[i] == pytest.approx(0.0 if is_again or not np.isfinite(slow) else slow)
     of_rows = surprise_of(judged.history.of_rows, scale["history_ranks"])
     of_sort = np.array([0.0, *(-np.log(np.clip(scale["history_cuts"][3:, 0], 1e-9, 1.0)))])
-    assert np.array_equal(judged.surprises[:, 0], np.maximum(of_rows, of_sort[judged.history.sort]))
+    others = np.maximum(of_rows, of_sort[judged.history.sort])
+    of_category = slow_categories_of_new(rows, new)
+    assert judged.surprises[:, 0] == pytest.approx(np.maximum(others, of_category), rel=1e-9)
+    if rows.has_times:
+        assert np.array_equal(judged.history.has_new_category, judged.surprises[:, 0] > others)
+
+
+def slow_categories_of_new(rows, new):
+    """What the category of each new row says after those of its payer before it; the shares are those of the run."""
+    out = np.zeros(len(new))
+    counts = np.maximum(np.bincount(rows.category, minlength=256)[:255], 0.5) / max(1, (rows.category < 255).sum())
+    placed = [i for i in range(len(new)) if new["time"][i] >= rows.time[-1] - REACH] if rows.has_times else []
+    for i in placed:
+        before = [j for j in placed if new["payer"][j] == new["payer"][i]]
+        before = [j for j in before if (new["time"][j], j) <= (new["time"][i], i)]
+        own = (rows.payer == new["payer"][i]) & (rows.time <= new["time"][i])
+        seen = sorted([*((t, c) for t, c in zip(rows.time[own], rows.category[own], strict=True))], key=lambda e: e[0])
+        seen += [(new["time"][j], new["category"][j]) for j in sorted(before, key=lambda j: (new["time"][j], j))]
+        seen.sort(key=lambda each: each[0])  # stable: rows of the run come first
+        codes = np.array([code for _, code in seen if code != 255])
+        if new["category"][i] != 255:
+            out[i] = slow_new_category(codes, counts, len(rows))[1]
+    return out
 
 
 def test_history__of_a_new_row_has_its_sort(case):

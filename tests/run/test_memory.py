@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hcm_scale.base.memory import anonymous_bytes
+from hcm_scale.base.memory import anonymous_bytes, release_unused
 from hcm_scale.config import Config, SyntheticGraph, with_options
 from hcm_scale.graph import Graph, SparseRows
 from hcm_scale.graph.size import Size
@@ -116,7 +116,8 @@ def small(run_dir):
 
 def allow(config, num_bytes):
     """Allows so many bytes more than this process holds."""
-    gc.collect()  # what is freed later would be allowed too
+    gc.collect()
+    release_unused()  # what is freed or given back later would be allowed too
     config.world.memory_gib = (anonymous_bytes() + num_bytes) / 2**30
 
 

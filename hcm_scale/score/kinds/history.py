@@ -9,10 +9,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base.text import amount as amount_text
-from hcm_scale.base.text import counted
+from hcm_scale.base.text import clip, counted
 from hcm_scale.rows.evidence import MadeEvidence, RowEvidence
-from hcm_scale.rows.history import NEGATIVE, NUM_CUTS, TWICE, History, NewHistory, history, rank_table, sorts_among
-from hcm_scale.rows.rows import Numbers
+from hcm_scale.rows.history import (
+    NEGATIVE,
+    NUM_CUTS,
+    TWICE,
+    History,
+    NewHistory,
+    category_shares,
+    history,
+    new_categories,
+    rank_table,
+    sorts_among,
+)
+from hcm_scale.rows.rows import COLUMNS, NO_CATEGORY, Numbers, Rows
 from hcm_scale.rows.stream import judge_history
 from hcm_scale.score.kinds.around import Around
 from hcm_scale.score.kinds.inputs import KindInputs
@@ -67,6 +78,10 @@ def _reason(around: Around) -> dict[str, Any]:
         odd[end] = own[is_odd & (sort == 0)]
     details: dict[str, Any] = {end: len(its) for end, its in odd.items()}
     details |= {"twice": int(num_sorts[TWICE]), "negative": int(num_sorts[NEGATIVE])}
+    own = by_end["paid"]
+    values, _ = _categories_of(rows, around.node)
+    if len(own) and values.max() - np.log(2.0) >= around.number - 1e-3 > 0.0:
+        details |= {"category": _category_text(around.evidence, own, int(values.argmax()))}
     most = max(odd, key=lambda end: len(odd[end]))
     codes = rows.rows.currency
     code = np.bincount(codes[odd[most]], minlength=1).argmax()  # amounts of one currency are compared
@@ -78,6 +93,8 @@ def _reason(around: Around) -> dict[str, Any]:
 
 
 def _sentence(_: Any, r: Reason) -> str:
+    if "category" in r.details:
+        return str(r.details["category"])
     paid, received, twice, negative = (r.details[name] for name in ("paid", "received", "twice", "negative"))
     if max(twice, negative) > paid + received:
         count = max(twice, negative)
@@ -102,12 +119,36 @@ def _rows_of(rows: RowEvidence, account: int) -> Any:
     return own[rows.surprise_by(_NAME, own) > 1.0 + np.log(max(1, len(own)))]
 
 
+def _shares_of(rows: RowEvidence, _: int) -> Values:
+    return category_shares(rows.rows)
+
+
+def _categories_of(rows: RowEvidence, account: int) -> tuple[Values, Values]:
+    """What the categories of its payments say, and the share of each; as if it had paid none before these."""
+    every, own = rows.rows, rows.rows.out.of(account)
+    if not rows.categories:
+        return np.zeros(len(own)), np.zeros(len(own))
+    columns = np.zeros(len(own), np.int64), *(getattr(every, name)[own] for name in COLUMNS[1:])
+    return new_categories(Rows(1, *columns), rows.once_of(-1, _shares_of), len(every))
+
+
+def _category_text(evidence: Any, own: Numbers, at: int) -> str:
+    """How often a payer has had the category of one of its rows up to it, and did not have it before."""
+    codes = evidence.rows.rows.category[own]
+    code, codes = codes[at], codes[: at + 1][codes[: at + 1] != NO_CATEGORY]
+    before = int(np.argmax(codes == code))
+    count, num_since, name = int((codes == code).sum()), len(codes) - before, clip(evidence.rows.categories[code], 40)
+    since = f"{count:,} of {num_since:,} payments" if num_since > 1 else "this payment"
+    return f"{since} of the category {name}, which none of its payer's {before:,} before had"
+
+
 class _Payer(NamedTuple):
     """What sentences about its payments need: its rows and their sorts, and its amounts in order, by currency."""
 
     rows: Numbers
     sort: NDArray[np.uint8]
     amounts: dict[int, Values]
+    by_category: Values
 
 
 def _payer_of(rows: RowEvidence, account: int) -> _Payer:
@@ -115,13 +156,16 @@ def _payer_of(rows: RowEvidence, account: int) -> _Payer:
     paid = own[np.isfinite(rows.rows.amount[own])]
     codes = rows.rows.currency[paid]
     amounts = {int(code): np.sort(rows.amounts[paid[codes == code]]) for code in np.unique(codes)}
-    return _Payer(own, sorts_among(rows.rows, own), amounts)
+    return _Payer(own, sorts_among(rows.rows, own), amounts, _categories_of(rows, account)[1])
 
 
 def _row_sentence(evidence: Any, row: int) -> str:
     rows: RowEvidence = evidence.rows
     payer = rows.once_of(int(rows.rows.payer[row]), _payer_of)
-    if sort := int(payer.sort[np.searchsorted(payer.rows, row)]):
+    at = int(np.searchsorted(payer.rows, row))
+    if payer.by_category[at] > 0.0 and payer.by_category[at] >= rows.nats(_NAME)[row] - 1e-3:
+        return _category_text(evidence, payer.rows, at)
+    if sort := int(payer.sort[at]):
         return _SORTS[sort]
     amounts = payer.amounts.get(int(rows.rows.currency[row]), np.zeros(0))
     if len(amounts) < 2:
@@ -142,6 +186,9 @@ def _median_of_others(ordered: Values, value: float) -> float:
 
 
 def _new_row_sentence(new: Any, told: NewHistory, row: int) -> str:
+    if told.has_new_category is not None and told.has_new_category[row]:
+        name = new.run.graph.info["rows"]["categories"][new.records["category"][row] :][:1]
+        return f"its category{''.join(f', {clip(each, 40)},' for each in name)} is one that its payer hardly had before"
     if told.sort[row]:
         return _SORTS[told.sort[row]]
     if not told.num_usual[row]:
