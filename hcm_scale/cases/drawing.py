@@ -103,8 +103,10 @@ def _circle(count: int) -> list[tuple[float, float]]:
 
 def _side(x: float, y: float) -> str:
     """On which side of its dot a label has room."""
-    beside = "left" if x < WIDTH / 2 else "right" if x > WIDTH / 2 else ""
-    return beside or ("below" if y > 0.75 * _HEIGHT else "above")
+    is_end = abs(x - WIDTH / 2) < 0.15 * WIDTH and abs(y - _HEIGHT / 2) > 0.3 * _HEIGHT
+    if is_end or x == WIDTH / 2:
+        return "below" if y > 0.75 * _HEIGHT else "above"
+    return "left" if x < WIDTH / 2 else "right"
 
 
 def _arrow(start: tuple[float, float], end: tuple[float, float], label: str, *, labelled: bool) -> dict[str, Any]:

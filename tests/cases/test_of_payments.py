@@ -118,9 +118,12 @@ def test_drawing__of_many_who_pass_on_has_labels_that_cover_no_member_and_no_oth
     boxes = []
     for node in draw({"members": members, "rows": rows}, [])["nodes"]:
         x, y, width = node["x"], node["y"], 5.5 * len(node["label"])
-        left, low = {"left": (x - 9 - width, y - 4), "right": (x + 9, y - 4), "above": (x - width / 2, y - 17)}[
-            node["side"]
-        ]
+        left, low = {
+            "left": (x - 9 - width, y - 4),
+            "right": (x + 9, y - 4),
+            "above": (x - width / 2, y - 17),
+            "below": (x - width / 2, y + 8),
+        }[node["side"]]
         boxes += [(left, low, left + width, low + 8), (x - 5, y - 5, x + 5, y + 5)]
     over = [
         (a, b)
