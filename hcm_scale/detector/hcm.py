@@ -64,7 +64,7 @@ class HCM(Results, Parameters):
     options : mapping, optional
         Any other option of the command line: ``{"sampling.fan_out": [10]}``, ``{"sampling": {"fan_out": [10]}}``, or
         the name of an option file for a group, ``{"sampling": "fast"}``. Options of ``graph.`` say how data are read.
-    classes : int, default 4
+    classes : int or None, default None
         Hop counts to tell apart: 1, 2, ..., and this many or more.
     num_sources : int or None, default 4096
         Nodes from which hops are counted; None is every node.
@@ -126,7 +126,7 @@ class HCM(Results, Parameters):
         self,
         options: Mapping[str, Any] | None = None,
         *,
-        classes: int = 4,
+        classes: int | None = None,
         num_sources: int | None = 4_096,
         drop_ratio: float = 0.2,
         similarity: str | Callable[..., Any] = "euclidean",

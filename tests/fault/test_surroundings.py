@@ -105,7 +105,7 @@ def test_run_dir__that_is_no_folder_is_named(command, tmp_path):
         ("inject=null", "inject=null cannot be read; ~inject is none of its option files"),
         ("hops={a: 1}", "'hops.a' is not an option; did you mean 'hops.classes'?"),
         ("graph=tabels", "graph=tabels is not known; legal are "),
-        ("hops.classes=many", "hops.classes=many is not legal: int, at least 2 and at most 16"),
+        ("hops.classes=many", "hops.classes=many is not legal: int or None, at least 2 and at most 16"),
         ("seed=1,2", "seed=1,2 names several values: -m runs them all"),
         ("score.views=[a", "'score.views=[a' cannot be read"),
         ("run_dir=${nothing}", "run_dir"),
