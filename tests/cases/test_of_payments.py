@@ -99,8 +99,8 @@ def test_drawing__has_an_arrow_for_every_pair_that_pays_and_stays_in_its_box(run
     assert len(drawing["nodes"]) == len(RING)
     assert len(drawing["arrows"]) == len({(row["payer"], row["payee"]) for row in told["rows"]})
     assert len(drawing["ticks"]) == told["num_rows"]
-    sides = {node["x"] < drawing["width"] / 2: node["side"] for node in drawing["nodes"]}
-    assert sides == {True: "left", False: "right"}  # outside the circle, where no arrow is
+    sides = {node["y"] > drawing["height"] / 2: node["side"] for node in drawing["nodes"] if 112 < node["x"] < 208}
+    assert sides == {False: "above", True: "below"}  # outside the circle, where no arrow is
     assert all(0 <= n["x"] <= drawing["width"] and 0 <= n["y"] <= drawing["height"] for n in drawing["nodes"])
     assert len({(n["x"], n["y"]) for n in drawing["nodes"]}) == len(RING)
     steps = {*zip(RING, [*RING[1:], RING[0]], strict=True)}
