@@ -199,7 +199,7 @@ WORDS = {
     "purify.similarity": "how alike the two ends of an edge are",
     "purify.ratio": "share of the edges to drop before labelling, the least similar first (R of the paper)",
     "purify.attributes": "whether similarity is measured on features or on the attributes as they came",
-    "hops.classes": "hop classes: 1, 2, ... and one for farther pairs (C of the paper); null: 4, or as many as have pairs",
+    "hops.classes": "hop classes: 1, 2, ... and one for all farther (C); null: 4, or as many as have pairs",
     "hops.num_sources": "nodes from which hops are counted; null: every node",
     "hops.pairs_per_class": "pairs kept of each source and class; null: every pair",
     "sampling.batch_pairs": "pairs of a training step; null: all of an epoch, as the paper does, for small graphs",
