@@ -384,11 +384,11 @@ def describe(entry: dataclasses.Field[Any]) -> str:
     """Type and legal values of a field, in words.
 
     >>> describe(dataclasses.fields(HopsConfig)[0]), describe(dataclasses.fields(Config)[3])
-    ('int, at least 2 and at most 16', 'a section with similarity, ratio, attributes')
+    ('int or None, at least 2 and at most 16', 'a section with similarity, ratio, attributes')
     """
     if dataclasses.is_dataclass(entry.type):
         return f"a section with {', '.join(inner.name for inner in dataclasses.fields(entry.type))}"
-    kind = entry.type.__name__ if isinstance(entry.type, type) else str(entry.type)
+    kind = entry.type.__name__ if isinstance(entry.type, type) else str(entry.type).replace(" | ", " or ")
     rule = entry.metadata
     legal: Any = plugins.names(rule["plugins"]) if "plugins" in rule else rule.get("names") or rule.get("each")
     return ", ".join(filter(None, [kind, legal and f"of {', '.join(legal)}", _bounds(entry.metadata)]))

@@ -119,15 +119,14 @@ def new_categories(rows: Rows, shares: Values, num_all: int) -> tuple[Values, Va
     """
     value, share = np.zeros(len(rows)), np.zeros(len(rows))
     if rows.has_times and (rows.category != NO_CATEGORY).any():
-        share_accounts(rows.out, _find_new, *rows.out, rows.category, shares, float(num_all), value, share)
+        share_accounts(rows.out, _find_new, *rows.out, rows.category, shares, float(num_all), (value, share))
     return value, share
 
 
 @kernel
-def _find_new(
-    part: Any, indptr: Any, rows: Any, category: Any, shares: Any, num_all: float, value: Any, share: Any
-) -> None:
+def _find_new(part: Any, indptr: Any, rows: Any, category: Any, shares: Any, num_all: float, out: Any) -> None:
     """Fills what rows of categories that are new to their payers say, and their shares of that."""
+    value, share = out
     first, seen = np.zeros(len(shares), np.int64), np.zeros(len(shares), np.int64)
     for account in range(part[0], part[1]):
         seen[:] = 0

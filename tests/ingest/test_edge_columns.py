@@ -144,7 +144,8 @@ def test_edge_attributes__can_be_left_out_chosen_and_joined_to_a_node_table(tmp_
     nodes = pa.table({"id": [f"n{i}" for i in range(31)], "age": np.arange(31.0)})
     with pytest.raises(InputError, match="zero attributes"):
         read_tables(tmp_path / "g", table, columns=ENDS, policy=Policy(edge_attributes="none"))
-    alone = read_tables(tmp_path / "alone", table, nodes, columns=ENDS)
+    branches = pa.array(["north", "south"] * (table.num_rows // 2) + ["north"] * (table.num_rows % 2))
+    alone = read_tables(tmp_path / "alone", table.append_column("branch", branches), nodes, columns=ENDS)
     assert alone.columns == ("age",)
     assert "graph.edge_attributes=all makes attributes of both ends of it" in column_report(alone)
     joined = read_tables(tmp_path / "joined", table, nodes, columns=ENDS, policy=Policy(edge_attributes="all"))

@@ -107,6 +107,8 @@ def test_page__shows_a_hostile_id_as_text(desktop: Browser, page: Path):
     assert desktop.run("return document.querySelector('#node-1 h3').innerText") == HOSTILE
     assert desktop.run("return document.querySelectorAll('img, b b, iframe').length") == 0
     assert desktop.run("return window.hacked === undefined")
+    whys = "[...document.querySelectorAll('#ranking-table td.why')].map((td) => td.innerText).join()"
+    assert "`" not in desktop.run(f"return {whys}")
     assert desktop.console() == []
 
 

@@ -21,6 +21,12 @@ function written(column, value) {
   return column.kind === "count" ? count(value) : String(value);
 }
 
+// What a cell holds: of a reason, text and what stands between backticks, alternating.
+function shown(column, text) {
+  if (column.key !== "reason") return [text];
+  return text.split(/`([^`]*)`/).map((part, at) => (at % 2 ? make("code", "", part) : part));
+}
+
 function rankedTable({ columns, source, onCsv, isDetailed, nothing, judge, onShown }) {
   const table = element("ranking-table");
   const headers = [...table.tHead.rows[0].cells];
@@ -34,7 +40,8 @@ function rankedTable({ columns, source, onCsv, isDetailed, nothing, judge, onSho
   function cell(column, row, barTop) {
     if (column.kind === "verdict") return make("td", "verdict", judge(row));
     const value = row[column.key];
-    const td = make("td", column.kind + (column.minor ? " minor" : ""), column.key === "id" ? "" : written(column, value));
+    const inside = column.key === "id" ? [] : shown(column, written(column, value));
+    const td = make("td", column.kind + (column.minor ? " minor" : ""), ...inside);
     if (column.key === "id") {
       const link = make("a", "id", make("bdi", "", String(value)));
       link.href = "#node-" + row.rank;
@@ -57,7 +64,8 @@ function rankedTable({ columns, source, onCsv, isDetailed, nothing, judge, onSho
     const list = make("dl", "");
     for (const column of columns) {
       if (column.key !== "id") {
-        list.append(make("div", "", make("dt", "", column.name), make("dd", "", written(column, row[column.key]) || "–")));
+        const inside = shown(column, written(column, row[column.key]) || "–");
+        list.append(make("div", "", make("dt", "", column.name), make("dd", "", ...inside)));
       }
     }
     const td = make("td", "text", list);
