@@ -92,6 +92,7 @@ def start(tmp_path) -> Iterator[Callable[..., Running]]:
                 stderr=subprocess.STDOUT,
                 env=variables | environ,
                 start_new_session=True,
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
             )
         started.append(Running(process, run_dir, output))
         return started[-1]
