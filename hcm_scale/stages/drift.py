@@ -27,7 +27,7 @@ KIND = "hcm_scale drift"
 FORMAT = 1
 USUAL = 0.1  # a distance that makes no difference
 _ERROR = 0.01  # probability of reporting a number that has not moved
-_NAMED = 5
+_NAMED, _HOPS = 5, "predicted hop"
 _BOUND = f"up to {USUAL}, and a little more among few nodes,"
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,8 @@ class Drift(NamedTuple):
         named = ", ".join(f"{name} {self.distances[name]:.2f}" for name in self.moved[:_NAMED])
         more = f" and {len(self.moved) - _NAMED:,} more" if len(self.moved) > _NAMED else ""
         anew = "train anew, without trained="
-        if all(name == "degree" or AS_END in name for name in self.moved):  # which grow with the time of the table
+        causes = [name for name in self.moved if name != _HOPS]  # hops follow from attributes
+        if causes and all(name == "degree" or AS_END in name for name in causes):  # which grow with the table's time
             anew = f"where these edges are of a longer or shorter time, score as long a time; else {anew}"
         return f"unlike the training graph: {named}{more} (distance of distributions; {_BOUND} is usual); {anew}"
 
@@ -89,7 +90,7 @@ def compare(before: Purified, now: Purified, scores_before: Path, scores_now: Pa
     tables = [read_scores(scores / FILE, ("degree", HOP.column)) for scores in (scores_before, scores_now)]
     degrees, hops = ([np.asarray(table[name], np.float64) for table in tables] for name in ("degree", HOP.column))
     linked = [values[degree > 0] for values, degree in zip(hops, degrees, strict=True)]
-    for name, values in (("degree", degrees), ("predicted hop", linked)):
+    for name, values in (("degree", degrees), (_HOPS, linked)):
         while name in samples:  # an attribute is called so
             name += " of the graph"
         first, second = (np.asarray(sample(numbers.astype(np.float32)[:, None]))[:, 0] for numbers in values)

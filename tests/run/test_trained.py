@@ -432,6 +432,7 @@ def test_tables__of_another_type_are_refused_by_name(tmp_path):
 
 
 def test_drift__of_counts_alone_is_no_reason_to_train_again():
-    longer = Drift({"rows, as payer": 0.4, "degree": 0.3, "sum": 0.01}, ["rows, as payer", "degree"]).line()
+    moved = {"rows, as payer": 0.4, "degree": 0.3, "predicted hop": 0.2}
+    longer = Drift(moved | {"sum": 0.01}, [*moved]).line()
     assert "where these edges are of a longer or shorter time" in longer
     assert "longer or shorter" not in Drift({"rows, as payer": 0.4, "sum": 0.3}, ["rows, as payer", "sum"]).line()
