@@ -22,7 +22,7 @@ function written(column, value) {
 }
 
 // What a cell holds: of a reason, text and what stands between backticks, alternating.
-function shown(column, text) {
+function contents(column, text) {
   if (column.key !== "reason") return [text];
   return text.split(/`([^`]*)`/).map((part, at) => (at % 2 ? make("code", "", part) : part));
 }
@@ -40,7 +40,7 @@ function rankedTable({ columns, source, onCsv, isDetailed, nothing, judge, onSho
   function cell(column, row, barTop) {
     if (column.kind === "verdict") return make("td", "verdict", judge(row));
     const value = row[column.key];
-    const inside = column.key === "id" ? [] : shown(column, written(column, value));
+    const inside = column.key === "id" ? [] : contents(column, written(column, value));
     const td = make("td", column.kind + (column.minor ? " minor" : ""), ...inside);
     if (column.key === "id") {
       const link = make("a", "id", make("bdi", "", String(value)));
@@ -64,7 +64,7 @@ function rankedTable({ columns, source, onCsv, isDetailed, nothing, judge, onSho
     const list = make("dl", "");
     for (const column of columns) {
       if (column.key !== "id") {
-        const inside = shown(column, written(column, row[column.key]) || "–");
+        const inside = contents(column, written(column, row[column.key]) || "–");
         list.append(make("div", "", make("dt", "", column.name), make("dd", "", ...inside)));
       }
     }
