@@ -64,8 +64,9 @@ OPENING = re.compile(
     r"(?P<nothing>No kind of evidence ranks it among the first 5%\. What comes nearest: )?"
 )
 ONE = re.compile(
-    rf"`(?P<name>[^`]+)` = (?P<own>{VALUE}) where (?:(?P<usual>{VALUE}) is usual(?: and (?P<around>{VALUE}) the mean "
-    rf"around it)?|the mean (?P<where>around it|over all nodes) is (?P<mean>{VALUE}))"
+    rf"`(?P<name>[^`]+)` = (?P<own>{VALUE})(?:(?:(?P<same>, as is usual)| where (?P<usual>{VALUE}) is usual)"
+    rf"(?: and (?P<around>{VALUE}) the mean around it)?"
+    rf"| where the mean (?P<where>around it|over all nodes) is (?P<mean>{VALUE}))"
 )
 REASON = re.compile(r"(?P<text>\S.*?) \(rank (?P<rank>[\d,]+) of (?P<size>[\d,]+) by (?P<kind>\w+)\)\.(?: |$)")
 WRONG = re.compile(r"\bnan\b|\binf\b|None|-0(?:\.0+)?(?![\d.])|  |\b(?:all )?1 (?:nodes|neighbours|pairs)\b|[{}]", re.I)
@@ -312,8 +313,9 @@ class Reader:
         nodes, around = slow.like[slow.digits(node)], slow.around[node]
         for one, column in zip(cited, columns, strict=True):
             assert written(one["own"], float(slow.x[node, column]))
-            assert (one["usual"] is not None) == (len(nodes) >= 8) == (match["whom"] is not None)
-            assert one["usual"] is None or written(one["usual"], float(np.median(slow.x[nodes, column])))
+            usual = one["own"] if one["same"] else one["usual"]
+            assert (usual is not None) == (len(nodes) >= 8) == (match["whom"] is not None)
+            assert usual is None or written(usual, float(np.median(slow.x[nodes, column])))
             mean = one["around"] or one["mean"]
             assert (mean is None) == (not around and len(nodes) >= 8)
             assert mean is None or written(mean, float(slow.x[around if around else slice(None), column].mean()))
