@@ -125,8 +125,9 @@ def _sentence(e: Any, _: Reason) -> str:
     plain = [d for d in e.differences if not d.is_text]
     cited, opening = [d for d in plain if d.notable][:_NUM_CITED], ""
     if not cited and not (cited := [d for d in e.differences if d.is_text][:1]):
-        cited = [d for d in plain if abs(d.deviations) < NOTABLE_DEVIATIONS][:1]  # others are far off, and usual
-        opening = f"no column alone is {NOTABLE_DEVIATIONS:g} deviations off; the farthest is " * (cited == plain[:1])
+        cited = plain[:1]
+        if cited and abs(cited[0].deviations) < NOTABLE_DEVIATIONS:  # else it is far off, and usual
+            opening = f"no column alone is {NOTABLE_DEVIATIONS:g} deviations off; the farthest is "
     lines = "; ".join(difference_text(e, d) for d in cited)
     usual = f"; usual is the median of {like_text(e)}" if "is usual" in lines else ""
     return f"{opening}{lines}{usual}" if cited else "no single column shows it"
