@@ -372,8 +372,10 @@ def show_case(arguments: list[str]) -> str:
     if (given.case is None) == (given.clue is None):
         raise ValueError("case takes the number or id of a case, or --from ID: one of them")
     if given.verdict is None and (given.note or (given.by and not changes)):
-        raise ValueError("--note and --by go with --verdict: they are about a verdict")
-    if given.case is None and (changes or given.verdict):
+        raise ValueError("--note goes with --verdict, and --by with whatever is said of case N")
+    if given.case is None and changes:
+        raise ValueError(f"--{next(iter(changes))} changes case N: hcm-scale case RUN N --{next(iter(changes))}")
+    if given.case is None and given.verdict:
         raise ValueError("--verdict is on case N, not on nodes: hcm-scale teach takes a table of verdicts on nodes")
     with quickly():
         from hcm_scale.cli.cases import case_from

@@ -86,17 +86,17 @@ def label(
             state_bytes=state_bytes,
             device=device,
         )
-        shards = _make_shards(search, out, plan, world)
-        counts = folder.total_counts(plan, shards)
-        fewer = largest_usable_classes(np.asarray(counts)) or classes
-        if adapts and fewer < classes:
+        while True:
+            shards = _make_shards(search, out, plan, world)
+            counts = folder.total_counts(plan, shards)
+            fewer = largest_usable_classes(np.asarray(counts))
+            if not adapts or fewer in (0, plan.classes):
+                break
             log.warning("no pair is %d hops apart: %d classes of hops are told apart, not %d", fewer, fewer, classes)
             if world.leads:
                 folder.remove_shards(out)
             world.barrier()
             plan = replace(plan, classes=fewer)
-            shards = _make_shards(search, out, plan, world)
-            counts = folder.total_counts(plan, shards)
         check_classes(counts)
         if world.leads:
             folder.seal_labels(out, plan, shards)
