@@ -22,6 +22,7 @@ from hcm_scale.base.threads import map_slices, run_in_threads
 
 ABOVE_ALL = 0xFFFFFFFF  # larger than the key of any finite value
 _FEW = 1 << 17  # values that numpy alone ranks in no time
+_SLICE = 1 << 17  # values that a thread looks at together
 _MANY = 1 << 22  # values that a device is worth asking for
 _SHORT = 32  # a row that insertion sorts faster
 _SIGN_32, _ALL_32, _INFINITE = np.uint32(0x80000000), np.uint32(0xFFFFFFFF), np.uint32(0x7F800000)
@@ -108,9 +109,26 @@ def at_places(
     >>> double[at_places(double, [1, 2, 3, 4])].tolist()
     [2, 5, 5, 8]
     """
-    chosen = np.arange(len(double)) if has_value is None else np.flatnonzero(has_value)
-    wanted = np.asarray(places, np.int64) - 1  # the q-th smallest double place is that of the values that hold place q
-    return chosen[np.argpartition(double[chosen], np.unique(wanted))[wanted]]
+    last = 2 * np.asarray(places, np.int64)
+
+    def nearest(chunk: slice) -> list[NDArray[Any]]:
+        """Of a slice the largest double place up to each that is wanted, how many hold it, and the least beyond."""
+        ordered = np.sort(double[chunk] if has_value is None else double[chunk][has_value[chunk]])
+        to = np.searchsorted(ordered, last, side="right")
+        below, above = np.append(ordered, 0)[to - 1], np.append(ordered, np.iinfo(np.int64).max)[to]
+        return [below, to - np.searchsorted(ordered, below), above]
+
+    below, counts, above = np.stack(map_slices(len(double), nearest, _SLICE), axis=1)
+    most = below.max(axis=0)  # its last place is half of itself and of how many hold it, less one
+    reaches = last < most + (counts * (below == most)).sum(axis=0)
+    wanted = np.where(reaches, most, above.min(axis=0))
+    slices = (np.where(reaches, below, above) == wanted).argmax(axis=0)
+
+    def position(first: int, place: int) -> int:
+        holds = double[first : first + _SLICE] == place
+        return first + int(np.argmax(holds if has_value is None else holds & has_value[first : first + _SLICE]))
+
+    return np.array([position(*pair) for pair in zip((_SLICE * slices).tolist(), wanted.tolist(), strict=True)])
 
 
 def largest_positions(values: NDArray[np.float64], count: int) -> NDArray[np.int64]:

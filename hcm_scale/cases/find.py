@@ -69,16 +69,16 @@ def find_cases(
     p: NDArray[np.float64],
     flagged: NDArray[np.bool_],
     rows: RowEvidence | None,
-    numbers: NDArray[np.float64],
+    numbers: NDArray[np.float64] | None,
 ) -> list[Case]:
     """All cases, the most surprising first.
 
-    `p` and `flagged` are in the order of nodes, as is what the kinds of rows say, (n, kinds).
+    `p` and `flagged` are in the order of nodes, as is what the kinds of rows say, (n, kinds), where there are rows.
     """
     stands_out = (p <= _STANDS_OUT) | flagged
     nodes = np.flatnonzero(stands_out)
     found = [(group.core, group.grown, nodes[:0], GROUP) for group in dense_groups(structure_of(graph), nodes)]
-    if rows is not None:
+    if rows is not None and numbers is not None:
         stands_out |= numbers.max(axis=1) > START  # or a kind of rows says more of it than of nineteen in twenty
         some = np.flatnonzero(stands_out)
         for core, held, kind in held_rows(rows, some, numbers[some], stands_out):

@@ -7,7 +7,7 @@ far off the kind that shows differences of attributes comes before what follows 
 unlike; where a value is extreme (`explain.py`) it is given in any case. The numbers of a reason are those of its kind
 (`score/kinds/`). Of nodes of several types ranks are those among the same type.
 
-`first_by_kind` lists the first nodes by each kind alone, `kind_shares` says what the scores of the first are made of.
+`first_by_kind` lists the first nodes by each kind alone.
 """
 
 import math
@@ -20,11 +20,9 @@ from numpy.typing import NDArray
 from hcm_scale.base.threads import map_slices
 from hcm_scale.graph.store import Graph
 from hcm_scale.report.evidence import Evidence
-from hcm_scale.score.evidence import KindNumbers, kind_gains
 from hcm_scale.score.kinds.around import Around
-from hcm_scale.score.kinds.kind import Facts, Kind, Reason
-from hcm_scale.score.nodes import mean_degree
-from hcm_scale.score.table import faint_kinds, kinds_of, ranked_by
+from hcm_scale.score.kinds.kind import Kind, Reason
+from hcm_scale.score.table import faint_kinds, kinds_of
 
 
 def reasons(
@@ -62,26 +60,6 @@ def _is_usual(around: Around, kind: Kind, reason: Reason) -> bool:
 def _with_numbers(around: Around, kind: Kind, reason: Reason) -> Reason:
     around.number = float(around.row[kind.column])
     return replace(reason, **kind.reason(around))
-
-
-def kind_shares(ranked: Any, trust: float = 1.0, learnt: float = 1.0) -> dict[str, float]:
-    """By kind, its share of the scores of the first hundredth of the nodes, the largest first.
-
-    `trust` and `learnt` are those of the run (`Facts`). Empty where the gains of kinds do not add up to the scores that
-    rank, as where another graph's nodes are the scale.
-    """
-    if ranked_by(ranked) != "score":
-        return {}
-    kinds = kinds_of(ranked).values()
-    table = ranked.select([*dict.fromkeys(["degree", "score", *(kind.column for kind in kinds)])])
-    first, degree = slice(0, -(-ranked.num_rows // 100)), table["degree"].to_numpy()
-    of_kind = {kind: table[kind.column].to_numpy() for kind in kinds}
-    own = KindNumbers(of_kind, degree > 0, Facts(mean_degree(degree), trust, learnt))
-    gains = {kind.name: kind.weight(own.facts) * kind_gains(kind, own)[1](first).softened for kind in kinds}
-    score = table["score"].to_numpy()[first]
-    if not score.sum() or not np.allclose(sum(gains.values()), score, rtol=1e-6):
-        return {}
-    return {kind: float(gains[kind].sum() / score.sum()) for kind in sorted(gains, key=lambda kind: -gains[kind].sum())}
 
 
 def first_by_kind(graph: Graph, table: Any, count: int) -> dict[str, list[dict[str, Any]]]:

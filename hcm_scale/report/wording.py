@@ -11,7 +11,7 @@ user's own column names; text that was hashed is cited only where no other colum
 """
 
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -173,15 +173,13 @@ def unstable_text(stability: float | None) -> str:
     )
 
 
-def weak_attributes_text(
-    signal: float | None, kinds: Mapping[str, Kind], shares_of: Callable[[], Mapping[str, float]]
-) -> str:
+def weak_attributes_text(signal: float | None, kinds: Mapping[str, Kind], shares: Mapping[str, float]) -> str:
     """A hint where the signal of attributes is weak, and what the first scores are made of; empty elsewhere."""
     if signal is None or signal > _WEAK_SIGNAL:
         return ""
-    shares = shares_of()
+    by_size = sorted(shares.items(), key=lambda part: -part[1])
     weak = sum(share for kind, share in shares.items() if not kinds[kind].ranks_all_nodes)
-    made_of = ", ".join(f"{kinds[kind].title} {100 * share:.0f}%" for kind, share in shares.items() if share >= 0.005)
+    made_of = ", ".join(f"{kinds[kind].title} {100 * share:.0f}%" for kind, share in by_size if share >= 0.005)
     rests = f": it makes {100 * weak:.0f}% of the scores of the first 1% of the nodes ({made_of})" if made_of else ""
     caution = f" What is said of far or unlike neighbours is weak evidence here{rests}."
     caution = "" if made_of and weak < 0.01 else caution

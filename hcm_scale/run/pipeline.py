@@ -27,6 +27,7 @@ import torch
 from hcm_scale import __version__
 from hcm_scale import config as schema
 from hcm_scale.base import console, files, remote
+from hcm_scale.base.ahead import compiling_ahead
 from hcm_scale.base.kernel_cache import is_compiled
 from hcm_scale.base.memory import Budget, release_unused
 from hcm_scale.base.order import sorting_on
@@ -91,6 +92,8 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
                 if world.leads and part[0].name == "graph":  # its size is known now
                     workspace.check_all_fit(context.least_needs(listed))
                     check_earlier(config, context.graph())
+                    if allowed is None:
+                        stack.enter_context(compiling_ahead(has_rows=context.graph().rows is not None))
                 torch.cuda.empty_cache()  # blocks that a stage held on a GPU do not have the sizes that the next needs
         if not world.leads:
             return ""

@@ -27,6 +27,7 @@ together, or where they are under 200 in all, with the largest type (`type_group
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,7 +41,7 @@ from hcm_scale.base.order import (
     num_with_value,
     place_type,
 )
-from hcm_scale.base.threads import run_in_slices
+from hcm_scale.base.threads import positions_where, run_in_slices
 from hcm_scale.graph.check import NO_TYPE
 from hcm_scale.graph.store import NodeTypes
 from hcm_scale.score.kinds.kind import Facts, Kind, TailOnly, Values
@@ -54,6 +55,7 @@ START = -np.log1p(-_HIGH)  # its surprise
 _LEEWAY = np.log(2.0)  # by which a surprise may be more than the number that says it
 _NEXT = 0.8  # quantile from which on nodes come next to those in the tail
 _SHAPE_MARGIN = 0.25  # a normal bulk has the shape -0.4, an exponential one 0, a lognormal one 0.3
+_MOST_ASKED = 1 << 21  # nodes that show what the first scores are made of
 _SMALL = 10.0  # nodes of a bulk that shows its scale to within a factor of two
 
 Groups = Mapping[str | None, int]  # by type: which types are compared together; None: nodes of no type, or another
@@ -66,7 +68,7 @@ class Gained(NamedTuple):
     softened: Values
 
 
-GainsOf = Callable[[slice], Gained]
+GainsOf = Callable[[Any], Gained]
 
 
 class Sums(NamedTuple):
@@ -91,13 +93,15 @@ class Sums(NamedTuple):
 class WeightedEvidence(NamedTuple):
     """Score of every node, (n,), and its rank by each kind, (kinds, n), in the order of the kinds given.
 
-    Bit k of `halves`, (n,), is what rounding took off the rank by kind k, a half or nothing.
+    Bit k of `halves`, (n,), is what rounding took off the rank by kind k, a half or nothing. `shares` are those of the
+    kinds, by name, in the scores of the first hundredth; none where another graph is the scale.
     """
 
     score: Values
     places: Places
     halves: NDArray[Any]
     sums: Sums
+    shares: Mapping[str, float] = MappingProxyType({})
 
     def double_places(self, row: int) -> Places:
         """Double places by the kind of this row."""
@@ -135,6 +139,7 @@ def weigh_evidence(own: KindNumbers, reference: KindNumbers | None = None) -> We
     usual = np.zeros((2, 0 if reference is None else len(reference.has_neighbors)))  # sums, and tails alone
     alone = np.zeros(num_nodes) if any(kind.tail_only for kind in own.of_kind) else None
     places = np.empty((len(own.of_kind), num_nodes), place_type(num_nodes))
+    gains_by_kind: dict[Kind, GainsOf] = {}
     for row, (kind, values) in enumerate(own.of_kind.items()):
         double = double_places(values, own.has_value(kind), out=places[row])
         gains, gains_of = kind_gains(kind, own, reference, double=double)
@@ -149,12 +154,25 @@ def weigh_evidence(own: KindNumbers, reference: KindNumbers | None = None) -> We
             _add(gains_of, weight, total, score)
             if reference is not None:
                 _add(gains.of, weight, usual[0])
-        _halve(double, halves, row)
+        if reference is None:
+            gains_by_kind[kind] = gains_of
+    shares = _shares(score, gains_by_kind, own.facts)
+    for row in range(len(places)):
+        _halve(places[row], halves, row)
     sums = Sums(total, own.has_neighbors, largest_weight or 1.0, alone if num_alone else None, num_alone)
     if reference is not None:
         theirs = Sums(usual[0], reference.has_neighbors, sums.largest_weight, usual[1] if num_alone else None)
         sums = sums._replace(usual=theirs)
-    return WeightedEvidence(score, places, halves, sums)
+    return WeightedEvidence(score, places, halves, sums, shares)
+
+
+def _shares(score: Values, gains: Mapping[Kind, GainsOf], facts: Facts) -> dict[str, float]:
+    """By name, the share of each kind in the scores of the first hundredth of the nodes, or of a sample of them."""
+    some = np.arange(0, len(score), 1 + len(score) // _MOST_ASKED)
+    first = some[np.argpartition(-score[some], (len(some) - 1) // 100)[: -(-len(some) // 100)]]
+    sums = {kind.name: kind.weight(facts) * float(gains_of(first).softened.sum()) for kind, gains_of in gains.items()}
+    total = sum(sums.values())
+    return {name: part / total for name, part in sums.items()} if total else {}
 
 
 def kind_gains(
@@ -376,12 +394,20 @@ def surprise_gains(
         none = Tail(np.inf, np.inf, START, 1.0, 0.0)
         return Gains(values, double, has_value, 0, none, np.log(2.0), 0.0, False, only)
     shares = [options.low, 1.0 - np.sqrt((1.0 - options.low) * (1.0 - _HIGH)), _HIGH]  # even by their surprise
-    some = values if has_value is None else values[has_value]
-    bulk = np.quantile(some, shares)
-    above = some[some > bulk[-1]]
+    ranks = (size - 1) * np.array(shares)  # of the quantiles, from the least; each lies between two numbers
+    between = size - np.stack([np.floor(ranks), np.ceil(ranks)], axis=1).astype(np.int64)
+    centre = [size // 2 + 1, (size + 1) // 2]
+    few = at_places(double, [1, size, *centre, *between.ravel()], has_value)
+    bulk = np.array([np.quantile(*pair) for pair in zip(values[few[4:]].reshape(-1, 2), ranks % 1.0, strict=True)])
+
+    def is_above(part: slice) -> NDArray[np.bool_]:
+        above = values[part] > bulk[-1]
+        return above if has_value is None else above & has_value[part]
+
     is_lump = bulk[0] < bulk[1] == 0.0  # nodes that have nothing stand amid the others, and say nothing of the tail
+    above = values[positions_where(len(values), is_above)]
     tail = _fit_tail(options, only is not None and not is_lump, bulk, above, size)
-    few = at_places(double, [1, size, size // 2 + 1, (size + 1) // 2], has_value)  # surprise falls from place to place
+    few = few[:4]  # surprise falls from place to place
     if only is not None:
         reaches = len(few) > 0 and bool(values[few[0]] > tail.high)
         return Gains(values, double, has_value, size, tail, 0.0, 0.0, reaches, only)

@@ -15,7 +15,7 @@ from hcm_scale.score.edges import EdgeHops, open_hops
 from hcm_scale.score.kinds.inputs import STORED
 
 KIND = "hcm_scale scores"
-FORMAT = 20
+FORMAT = 21
 SCALE_FILE = "scale.safetensors"
 TYPES: dict[str, Any] = {
     "num_samples": int,
@@ -23,6 +23,7 @@ TYPES: dict[str, Any] = {
     "metrics": dict[str, Any] | None,
     "fdr": float,
     "num_flagged": int,
+    "shares": dict[str, float],
     "precision": tuple[tuple[int, float, float, float], ...],
     "stability": float | None,
     "files": dict[str, str],

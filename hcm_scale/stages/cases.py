@@ -37,9 +37,11 @@ def find(graph: Graph, ranked: Any, rows: RowEvidence | None) -> Cases:
     rate = float((ranked.schema.metadata or {}).get(b"fdr", b"0.1"))
     if not {"p", "flagged"} <= names:  # ranked by one number, without p
         return as_cases(graph, [], 0)
-    columns = [kind.column if kind.column in names else None for kind in ROW_KINDS]
-    none = np.zeros(graph.num_nodes)
-    numbers = np.stack([none if name is None else column(name, np.float64) for name in columns], axis=1)
+    numbers = None
+    if rows is not None:
+        none = np.zeros(graph.num_nodes)
+        columns = [kind.column if kind.column in names else None for kind in ROW_KINDS]
+        numbers = np.stack([none if name is None else column(name, np.float64) for name in columns], axis=1)
     found = find_cases(graph, column("p", np.float64), column("flagged", np.bool_), rows, numbers)
     return as_cases(graph, found, num_flagged(found, graph.num_nodes, rate))
 

@@ -18,7 +18,6 @@ import psutil
 import pyarrow as pa
 import torch
 from numpy.typing import NDArray
-from safetensors.numpy import load
 
 import hcm_scale
 from hcm_scale import shards
@@ -37,13 +36,13 @@ from hcm_scale.graph.size import Size
 from hcm_scale.report import wording
 from hcm_scale.report.evidence import Evidence
 from hcm_scale.report.explain import label_of
-from hcm_scale.report.reasons import first_by_kind, kind_shares
+from hcm_scale.report.reasons import first_by_kind
 from hcm_scale.report.wording import found_text, score_title
 from hcm_scale.report.write import FORMAT, AboutRun, ScoredGraph, write_report
 from hcm_scale.score import table
 from hcm_scale.score.edges import open_hops
 from hcm_scale.score.result import FORMAT as SCORES_FORMAT
-from hcm_scale.score.result import KIND, SCALE_FILE, TYPES
+from hcm_scale.score.result import KIND, TYPES
 from hcm_scale.score.table import FILE, RankedFile, kinds_of, ranked_by
 from hcm_scale.stages.drift import read_drift
 
@@ -86,7 +85,7 @@ def report(
     labelled = None if labels is None else files.read_manifest(Path(labels), shards.KIND, shards.FORMAT, types=counts)
     num_lonely = graph.num_nodes - int(np.count_nonzero(np.diff(graph.indptr)))
     signal, ranked = attribute_signal(graph, x), _open_ranked(Path(scores), graph)
-    weak = wording.weak_attributes_text(signal, kinds_of(ranked), lambda: _shares(ranked, Path(scores)))
+    weak = wording.weak_attributes_text(signal, kinds_of(ranked), facts.get("shares", {}))
     others = wording.unstable_text(facts.get("stability")), wording.lonely_text(num_lonely, graph.num_nodes)
     ties = wording.ties_text(ranked.slice(0, wording.TIED)[ranked_by(ranked)].to_numpy())
     hints = [hint for hint in (weak, *others, ties) if hint]
@@ -134,11 +133,6 @@ def ranks_edges_fast(graph: Graph) -> bool:
 def found_by(scores: Path) -> dict[str, Any]:
     """The manifest of the score stage; empty if there is none."""
     return files.read_manifest(scores, KIND, SCORES_FORMAT, types=TYPES) if (scores / files.MANIFEST).is_file() else {}
-
-
-def _shares(ranked: Any, scores: Path) -> dict[str, float]:
-    scale = files.read_tensors(scores / SCALE_FILE, load)
-    return kind_shares(ranked, *(float(scale[name][0]) for name in ("trust", "learnt")))
 
 
 def report_facts() -> dict[str, Any]:

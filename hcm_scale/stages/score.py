@@ -305,6 +305,7 @@ def _write(
     hashes = dict(zip(names, hash_files([out / name for name in names]), strict=True))
     body = {"num_samples": num_samples, "rank_by": options.rank_by, "metrics": numbers, "stability": stability}
     body |= {"fdr": options.fdr, "num_flagged": num_flagged, "files": hashes}
+    body["shares"] = dict(scores.weighed.shares) if scores.weighed and options.rank_by == "score" else {}
     body["precision"] = _precision(scores.by(options.rank_by), verdict.p)
     files.write_manifest(out, KIND, FORMAT, body)
 

@@ -57,9 +57,11 @@ def test_double_places__of_the_known_are_those_without_the_others(values, thread
         np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.parametrize("size", [97, 1 << 17])
 @pytest.mark.parametrize("all_known", [True, False])
 @pytest.mark.parametrize("values", ARRAYS.values(), ids=ARRAYS)
-def test_at_places__find_the_values_of_a_sort(values, all_known):
+def test_at_places__find_the_values_of_a_sort(values, all_known, size, monkeypatch):
+    monkeypatch.setattr(module, "_SLICE", size)
     known = None if all_known else np.arange(len(values)) % 5 != 1
     ordered = np.sort(values if known is None else values[known])[::-1]
     places = np.unique(np.linspace(1, len(ordered), 40).astype(np.int64))

@@ -82,9 +82,9 @@ def test_weak_text__is_said_of_noise_and_of_nothing_else(graph):
     noise = np.random.default_rng(0).normal(size=(1000, 8)).astype(np.float32)
     signal, shares = (
         attribute_signal(graph, noise),
-        {"hop": 0.41, "attributes": 0.38, "closure": 0.206, "cohesion": 0.004},
+        {"attributes": 0.38, "hop": 0.41, "closure": 0.206, "cohesion": 0.004},
     )
-    assert weak_attributes_text(signal, KINDS, lambda: shares) == (
+    assert weak_attributes_text(signal, KINDS, shares) == (
         "The attributes say little about who is joined to whom: two neighbours are more alike than nodes of different "
         f"edges in {100 * signal:.0f}% of cases, where 50% is chance. What is said of far or unlike neighbours is weak "
         "evidence here: it makes 62% of the scores of the first 1% of the nodes (neighbours seem far 41%, odd "
@@ -92,11 +92,11 @@ def test_weak_text__is_said_of_noise_and_of_nothing_else(graph):
         "would help."
     )
     ends = "is weak evidence here. Columns that say what a node is, such as its branch or country, would help."
-    assert weak_attributes_text(signal, KINDS, dict).endswith(ends)
-    few = weak_attributes_text(signal, KINDS, lambda: {"cohesion": 0.996, "hop": 0.004})
+    assert weak_attributes_text(signal, KINDS, {}).endswith(ends)
+    few = weak_attributes_text(signal, KINDS, {"cohesion": 0.996, "hop": 0.004})
     assert "of cases, where 50% is chance. Columns that say" in few  # nothing rests on them
     for told in (attribute_signal(graph, np.asarray(graph.x)), None):
-        assert weak_attributes_text(told, KINDS, dict) == ""
+        assert weak_attributes_text(told, KINDS, {}) == ""
 
 
 def test_unstable_text__is_said_where_a_fourth_of_the_first_nodes_changes():
