@@ -1,9 +1,11 @@
 """`kernel`: numba.njit for functions that release the GIL, with compiled code cached on disk; and their instructions.
 
-The cache is numba's own, in the folder of `base/kernel_cache.py`. Two things are added. A cache file that cannot be
+The cache is numba's own, in the folder of `base/kernel_cache.py`. Three things are added. A cache file that cannot be
 read, because it was cut short or belongs to a call with other types (two processes may give their files the same
-number), means that the kernel is compiled again; numba would raise. And a cache that cannot be written is ignored. A
-flipped bit inside machine code is not noticed.
+number), means that the kernel is compiled again; numba would raise. A cache that cannot be written is ignored. And what
+numba adds to the name of each function that it compiles is a number by chance, not the next one: of two functions of
+one name, compiled by two processes, a third that loads both would call one in the place of the other (issue 10486 of
+numba). A flipped bit inside machine code is not noticed.
 
 Nothing is read or compiled at import. The log says once that something is being compiled.
 
@@ -19,6 +21,7 @@ many a second as with torch, where matrices have 64 columns.
 import contextlib
 import functools
 import logging
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
@@ -26,6 +29,7 @@ import numba
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.bytecode import FunctionIdentity
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numba.core.runtime import rtsys
 from numba.core.sigutils import normalize_signature
@@ -37,6 +41,7 @@ from hcm_scale.base.kernel_cache import PACKAGE, kernel_folder
 
 F = TypeVar("F", bound=Callable[..., Any])
 log = logging.getLogger(__name__)
+FunctionIdentity._unique_ids = iter(lambda: int.from_bytes(os.urandom(12)), None)  # type: ignore[assignment]
 
 
 @overload

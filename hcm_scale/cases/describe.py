@@ -27,6 +27,7 @@ from hcm_scale.score.kinds.row_phrases import amount_text, length_text, row_fact
 _TITLES = {GROUP: "dense group", ALONE: "by itself", HAND: "put together by hand"}
 _TITLES |= {kind.name: kind.title for kind in ROW_KINDS}
 _MOST_REASONS, _MOST_NAMED, _MOST_ROWS, _MOST_SHOWN = 3, 8, 200, 40
+MOST_MEMBERS = 1000  # that are told of one by one
 _ROLES = ("passes on", "collects", "is paid", "pays out", "pays in", "member", "contact")
 
 
@@ -72,9 +73,10 @@ def describe(evidence: Evidence, cases: Cases, position: int) -> dict[str, Any]:
     case, kept = cases[position], evidence.rows
     rows = kept if len(case.rows) else None
     ranks, roles = evidence.row_of_node[case.members], roles_of(case, kept)
-    evidence.fetch(case.members)
-    p = [evidence.row(node)["p"] for node in case.members.tolist()]
-    members = zip(case.members.tolist(), roles, ranks.tolist(), p, strict=True)
+    some = case.members[:MOST_MEMBERS]
+    evidence.fetch(some)
+    p = [evidence.row(node)["p"] for node in some.tolist()]
+    members = zip(some.tolist(), roles, ranks.tolist(), p, strict=False)
     told: dict[str, Any] = {
         "case": int(cases.numbers[position]),
         "id": cases.id_of(position),
@@ -83,6 +85,9 @@ def describe(evidence: Evidence, cases: Cases, position: int) -> dict[str, Any]:
         "held_by": case.held_by,
         "title": title_of(case),
         "num_edges": len(links_of(evidence, case)),
+        "num_members": len(case.members),
+        "num_core": len(case.core),
+        "roles": {role: roles.count(role) for role in _ROLES if role in roles},
         "members": [
             {
                 "id": evidence.graph.external_id(node),
@@ -150,15 +155,15 @@ def money_of(rows: RowEvidence, case: Case) -> list[dict[str, Any]]:
 
 def case_text(told: Mapping[str, Any], expected: float) -> tuple[str, str]:
     """A paragraph on a case, to be read by itself: its first sentence, and the others."""
-    members, core = told["members"], sum(member["core"] for member in told["members"])
+    members, num_members, core = told["members"], told["num_members"], told["num_core"]
     what = "accounts" if told["num_rows"] else "nodes"
     p = f"p {p_text(told['p'])}" + (", flagged" if told["flagged"] else "")
     if told["held_by"] == ALONE:
         head = f"Case {told['case']:,} ({told['id']}), {p}: {clip(members[0]['id'], 40)} by itself."
     else:
-        head = f"Case {told['case']:,} ({told['id']}), {p}: {len(members):,} {what}, {told['title']}"
+        head = f"Case {told['case']:,} ({told['id']}), {p}: {num_members:,} {what}, {told['title']}"
         some = "one of them stands out" if core == 1 else f"{core:,} of them stand out"
-        head += f"; {some}." if core < len(members) else "."
+        head += f"; {some}." if core < num_members else "."
     parts = []
     if len(told.get("parts", ())) > 1:
         parts.append(f"Its parts: {_few([f'{name} ({title})' for name, title in told['parts']])}.")
@@ -168,14 +173,14 @@ def case_text(told: Mapping[str, Any], expected: float) -> tuple[str, str]:
         parts.append(_rows_text(told))
     elif told["held_by"] == GROUP:
         usual = f"{expected:,.1f}" if expected >= 0.1 else f"{expected:.1g}"
-        pairs = len(members) * (len(members) - 1) // 2
+        pairs = num_members * (num_members - 1) // 2
         parts.append(
             f"{told['num_edges']:,} of {pairs:,} pairs are joined, where their degrees lead to expect {usual}."
         )
     said = [(clip(name, 40), reason) for name, reason in told["reasons"] if reason]
     parts += [sentence(f"{reason}.") if len(members) == 1 else f"{name}: {reason}." for name, reason in said]
     if len(members) > 1:
-        parts.append(_members_text(members))
+        parts.append(_members_text(told))
     return head, " ".join(parts)
 
 
@@ -202,18 +207,18 @@ def _amount(value: float, currency: str | None) -> str:
     return f"{amount(value)} {clip(currency, 12)}" if currency else amount(value)
 
 
-def _members_text(members: Sequence[Mapping[str, Any]]) -> str:
+def _members_text(told: Mapping[str, Any]) -> str:
     said = []
-    for role in _ROLES:
-        names = [clip(member["id"], 40) for member in members if member["role"] == role]
-        if names:
-            said.append(f"{role}: {_few(names)}")
+    for role, count in told["roles"].items():
+        names = [clip(member["id"], 40) for member in told["members"] if member["role"] == role]
+        said.append(f"{role}: {_few(names, count)}")
     return sentence(f"{'; '.join(said)}.")
 
 
-def _few(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
-    return f"{', '.join(names[:_MOST_NAMED])}{more}"
+def _few(names: Sequence[str], count: int | None = None) -> str:
+    named = names[:_MOST_NAMED]
+    more = (len(names) if count is None else count) - len(named)
+    return ", ".join(named) + f" and {more:,} more" * (more > 0) if named else f"{more:,}"
 
 
 def case_page(told: Mapping[str, Any]) -> str:
@@ -227,7 +232,7 @@ def case_page(told: Mapping[str, Any]) -> str:
     for member in told["members"][:_MOST_SHOWN]:
         p = "" if member["p"] is None else p_text(member["p"])
         lines.append(f"{member['role']:<11}{member['rank']:>9,}{p:>11}   {clip(member['id'], 60)}")
-    lines += _more(len(told["members"]), "members")
+    lines += _more(told["num_members"], "members")
     if told["rows"]:
         lines += ["", "rows"]
     shown = told["rows"][:_MOST_SHOWN]

@@ -59,7 +59,7 @@ def draw(told: Mapping[str, Any], links: Sequence[tuple[int, int]]) -> dict[str,
         "nodes": nodes,
         "arrows": [_arrow(*one, labelled=len(drawn) <= _LABELLED) for one in drawn],
         "lines": [[*a, *b] for a, b in lines],
-        "hidden": len(members) - len(shown),
+        "hidden": told["num_members"] - len(shown),
         "ticks": _ticks(told),
     }
 

@@ -6,11 +6,15 @@ that chance is unlikely to have done it: the c neighbours that both have among t
     mean = d(u) d(v) / (sum of d)^2 * (sum of d (d - 1) over these nodes),
 
 those that degrees lead to expect, and -log P(Poisson(mean) >= c) has to exceed log(max(d(u), d(v))) + 3: a node has as
-many chances to be held as it has edges. A node whose neighbours squared are more than all entries of the graph is
-joined to everybody by that formula, and is left out: a hub joins nothing together. In a graph of two sides the ends of
-an edge share nothing. There two nodes of one side are alike where they share as surprisingly many, by log of the number
-of nodes in the place of that of edges, and an edge holds where each end has another node like it that is joined to the
-other end. Connected components of edges that hold are groups.
+many chances to be held as it has edges. In a graph of triangles that is soon so. Of the s neighbours that u and v
+share in the whole graph, c stand out by chance with P(Binomial(s, q) >= c), where q is twice the share of ends of edges
+that do, at most a quarter: nodes that stand out are near each other. Where that passes the same bound, an edge holds
+strongly. One that does not, and holds more than chance brings, joins only nodes that no strong edge joins: it never
+makes one group of two. A node whose neighbours squared are more than all entries of the graph is joined to everybody by
+these formulas, and is left out: a hub joins nothing together. In a graph of two sides the ends of an edge share
+nothing. There two nodes of one side are alike where they share as surprisingly many, by log of the number of nodes in
+the place of that of edges, and an edge holds where each end has another node like it that is joined to the other end.
+Connected components of edges that hold are groups.
 
 A group of three or more then grows: a node outside that is joined to a third of it or more, where that is unlikely by
 log(n) + 1, is a member too, though it does not stand out by itself. Cost: for each edge the shorter list of neighbours,
@@ -31,6 +35,8 @@ from hcm_scale.base.order import first_not_below
 
 Nodes = NDArray[np.int64]
 _MARGIN = 3.0
+_NEAR, _MOST_NEAR = 2.0, 0.25  # nodes near one that stands out do so more often than others
+_WEAK, _STRONG = 1, 2
 _GROWS = 1.0
 _ROUNDS = 3
 _MOST_BETWEEN = 256  # neighbours of a node over which two others are counted as sharing it
@@ -73,14 +79,15 @@ def dense_groups(graph: Structure, nodes: Nodes) -> list[Group]:
     np.cumsum(indptr, out=indptr)
     indices = np.empty(indptr[-1], np.int32)
     _fill_among(graph.indptr, graph.indices, nodes, position, indptr, indices)
-    holds = np.zeros(len(indices), np.bool_)
     pairs = degree * (degree - 1.0)
     if graph.side is None:
-        _hold(indptr, indices, degree, pairs.sum() / total**2, holds)
+        strength, share = np.zeros(len(indices), np.int8), min(_MOST_NEAR, _NEAR * float(degree.sum()) / total)
+        _weigh(graph.indptr, graph.indices, nodes, indptr, indices, degree, pairs.sum() / total**2, share, strength)
+        holds = _strong_first(indptr, indices, strength)
     else:
         side = graph.side[nodes]
         rates = np.array([pairs[side == 1].sum(), pairs[side == 0].sum()]) / (0.5 * total) ** 2
-        marks = np.zeros(len(indices), np.bool_)
+        marks, holds = np.zeros((2, len(indices)), np.bool_)
         _mark_alike(indptr, indices, degree, rates[np.maximum(side, 0)], marks)
         _hold_both(indptr, indices, marks, holds)
     joined = sparse.csr_array((holds, indices, indptr), shape=(len(nodes), len(nodes)))
@@ -90,6 +97,15 @@ def dense_groups(graph: Structure, nodes: Nodes) -> list[Group]:
     bounds = np.concatenate([[0], np.cumsum(np.bincount(group_of))])
     cores = [nodes[order[low:high]] for low, high in itertools.pairwise(bounds) if high - low > 1]
     return grown_groups(graph, cores)
+
+
+def _strong_first(indptr: Any, indices: Any, strength: NDArray[np.int8]) -> NDArray[np.bool_]:
+    """The edges that hold: strong ones, and weak ones between nodes that no strong one holds."""
+    ends = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr)), indices
+    is_strong, is_held = strength == _STRONG, np.zeros(len(indptr) - 1, np.bool_)
+    for some in ends:
+        is_held[some[is_strong]] = True
+    return is_strong | ((strength == _WEAK) & ~is_held[ends[0]] & ~is_held[ends[1]])
 
 
 def grown_groups(graph: Structure, cores: list[Nodes]) -> list[Group]:
@@ -130,22 +146,49 @@ def _fill_among(indptr: Any, indices: Any, nodes: Any, position: Any, out_ptr: A
 
 
 @kernel(allocates=False)
-def _hold(indptr: Any, indices: Any, degree: Any, rate: float, out: Any) -> None:
-    """Says of every edge, at its entry from the smaller number, whether what its ends share holds it."""
+def _binomial_surprise(count: float, trials: float, share: float) -> float:
+    """-log P(X >= count) of as many trials, each true with this chance, or less; 0 up to the mean."""
+    if count <= trials * share:
+        return 0.0
+    missed, surprise = trials - count, count * math.log(count / (trials * share))
+    return surprise + (missed * math.log(missed / (trials * (1.0 - share))) if missed > 0.0 else 0.0)
+
+
+@kernel(allocates=False)
+def _num_shared(indptr: Any, indices: Any, u: int, v: int) -> float:
+    """How many neighbours two nodes share."""
+    own, other = indices[indptr[u] : indptr[u + 1]], indices[indptr[v] : indptr[v + 1]]
+    short, long = (own, other) if len(own) < len(other) else (other, own)
+    shared = 0.0
+    for w in short:
+        place = first_not_below(long, 0, len(long), w)
+        shared += place < len(long) and long[place] == w
+    return shared
+
+
+@kernel(allocates=False)
+def _weigh(
+    all_ptr: Any,
+    all_indices: Any,
+    nodes: Any,
+    indptr: Any,
+    indices: Any,
+    degree: Any,
+    rate: float,
+    near: float,
+    out: Any,
+) -> None:
+    """Says of every edge, at its entry from the smaller number, how strongly what its ends share holds it."""
     for u in range(len(indptr) - 1):
-        own = indices[indptr[u] : indptr[u + 1]]
         for at in range(indptr[u], indptr[u + 1]):
             v = indices[at]
             if v < u:
                 continue
-            other = indices[indptr[v] : indptr[v + 1]]
-            short, long = (own, other) if len(own) < len(other) else (other, own)
-            shared = 0
-            for w in short:
-                place = first_not_below(long, 0, len(long), w)
-                shared += place < len(long) and long[place] == w
-            found = poisson_surprise(float(shared), degree[u] * degree[v] * rate)
-            out[at] = found > math.log(max(degree[u], degree[v])) + _MARGIN
+            shared, least = _num_shared(indptr, indices, u, v), math.log(max(degree[u], degree[v])) + _MARGIN
+            if poisson_surprise(shared, degree[u] * degree[v] * rate) > least:
+                every = _num_shared(all_ptr, all_indices, nodes[u], nodes[v])
+                surprise = _binomial_surprise(shared, every, near)
+                out[at] = _STRONG if surprise > least else _WEAK if surprise > 1.0 else 0
 
 
 @kernel

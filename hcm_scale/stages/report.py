@@ -25,6 +25,7 @@ from hcm_scale.base import files
 from hcm_scale.base.text import clip, counted, p_text
 from hcm_scale.base.threads import num_cores
 from hcm_scale.cases.changes import changes_line, changes_text
+from hcm_scale.cases.describe import MOST_MEMBERS
 from hcm_scale.cases.drawing import drawn
 from hcm_scale.cases.store import open_cases
 from hcm_scale.cases.tables import case_lines
@@ -112,7 +113,7 @@ def cases_of_report(evidence: Evidence, folder: Path) -> dict[str, Any] | None:
     cases = open_cases(folder, evidence.graph)
     count = min(len(cases), max(_TOP, min(_MOST_CASES, cases.num_flagged)))
     if count:
-        evidence.fetch(np.concatenate([cases[at].members for at in range(count)]))
+        evidence.fetch(np.concatenate([cases[at].members[:MOST_MEMBERS] for at in range(count)]))
     shown = [drawn(evidence, cases, at) for at in range(count)]
     counts: dict[str, Any] = {"num": len(cases), "num_flagged": cases.num_flagged, "changes": None}
     if cases.changes is not None:

@@ -39,6 +39,26 @@ def gap(pair):
     return forward(pair.first) - pair.second
 """,
 }
+COUNTS = """
+import numba
+from hcm_scale.base.jit import kernel
+
+def counting(each):
+    @numba.njit
+    def count(x):
+        return each if x < 2 else count(x - 1) + count(x - 2)  # too much for it to be written out where it is called
+    return count
+
+count_ones, count_tens = counting(1), counting(10)
+
+@kernel
+def ones(x):
+    return count_ones(x)
+
+@kernel
+def tens(x):
+    return count_tens(x)
+"""
 CALL = """
 {first}
 from hcm_scale.caller import Pair, gap
@@ -284,6 +304,14 @@ def test_kernel__compiled_by_two_processes_at_once_is_right_in_both(call, packag
     for value, wanted in ((INTEGERS, 8), (FLOATS, 8.5)):
         assert call(package, value=value)[0] == wanted
         assert call(package, value=value) == (wanted, 1)
+
+
+@pytest.mark.gate
+def test_kernel__calls_its_own_function_beside_one_of_another_process_that_is_named_alike(call, package):
+    (package / "counts.py").write_text(COUNTS)
+    first = "from hcm_scale.counts import ones, tens"
+    assert [call(package, first, value)[0] for value in ("ones(10)", "tens(10)")] == [89, 890]
+    assert call(package, first, "ones(10) + tens(10)")[0] == 979
 
 
 @pytest.mark.gate

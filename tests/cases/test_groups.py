@@ -6,7 +6,7 @@ import math
 import networkx as nx
 import numpy as np
 import pytest
-from scipy.stats import poisson
+from scipy.stats import entropy, poisson
 
 from hcm_scale.cases.groups import Structure, dense_groups, grown_groups, poisson_surprise
 from tests.helpers import small_graph
@@ -25,19 +25,28 @@ def random_edges(num_nodes: int, num_edges: int, rng) -> list[tuple[int, int]]:
 
 
 def slow_groups(graph: Structure, nodes) -> list[set[int]]:
-    """Components of the edges that hold, by sets and scipy's Poisson distribution."""
+    """Components of the edges that hold, by sets, scipy's Poisson distribution and an entropy."""
     inside = set(nodes.tolist())
-    near = {u: {*graph.indices[graph.indptr[u] : graph.indptr[u + 1]].tolist()} & inside for u in inside}
+    every = {u: {*graph.indices[graph.indptr[u] : graph.indptr[u + 1]].tolist()} for u in inside}
+    near = {u: every[u] & inside for u in inside}
     degree = {u: int(graph.indptr[u + 1] - graph.indptr[u]) for u in inside}
     rate = sum(d * (d - 1) for d in degree.values()) / float(graph.indptr[-1]) ** 2
-    held = nx.Graph()
+    q = min(0.25, 2.0 * sum(degree.values()) / float(graph.indptr[-1]))
+    held, weak = nx.Graph(), []
     for u in inside:
         for v in near[u]:
             shared = len(near[u] & near[v])
             mean = degree[u] * degree[v] * rate
             surprise = -poisson.logsf(shared - 1, mean) if shared > mean else 0.0
-            if surprise > math.log(max(degree[u], degree[v])) + 3.0:
-                held.add_edge(u, v)
+            least = math.log(max(degree[u], degree[v])) + 3.0
+            if surprise > least:
+                share = shared / len(every[u] & every[v])
+                surprise = len(every[u] & every[v]) * entropy([share, 1.0 - share], [q, 1.0 - q]) if share > q else 0.0
+                if surprise > least:
+                    held.add_edge(u, v)
+                elif surprise > 1.0:
+                    weak.append((u, v))
+    held.add_edges_from([pair for pair in weak if not {*pair} & {*held}])
     return sorted((set(part) for part in nx.connected_components(held)), key=min)
 
 
@@ -73,6 +82,19 @@ def test_dense_groups__a_hub_joins_nothing_together():
     nodes = np.unique([0, *itertools.chain(*cliques)])
     groups = [{*group.core.tolist()} for group in dense_groups(structure(edges, 400), nodes)]
     assert sorted(len(group & {*clique}) for group in groups for clique in cliques if group & {*clique}) == [8] * 4
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_dense_groups__stay_apart_in_a_graph_of_communities_whose_edges_share_neighbours_anyway(seed):
+    rng = np.random.default_rng(seed)
+    pairs = [pair for low in range(0, 4000, 20) for pair in itertools.combinations(range(low, low + 20), 2)]
+    edges = [pair for pair in pairs if rng.random() < 0.35] + random_edges(4000, 4000, rng)
+    cliques = rng.permutation(4000)[:360].reshape(30, 12)
+    edges += [pair for clique in cliques.tolist() for pair in itertools.combinations(sorted(clique), 2)]
+    nodes = np.unique(np.concatenate([cliques.ravel(), rng.integers(0, 4000, 160)]))
+    groups = [{*group.core.tolist()} for group in dense_groups(structure(edges, 4000), nodes)]
+    assert max(map(len, groups)) <= 14
+    assert all(any({*clique} <= group for group in groups) for clique in cliques.tolist())
 
 
 def test_grown_groups__take_members_that_do_not_stand_out_and_no_others():

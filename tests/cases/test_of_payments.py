@@ -110,13 +110,22 @@ def test_drawing__has_an_arrow_for_every_pair_that_pays_and_stays_in_its_box(run
     assert [n["id"] for n in draw(alone, [])["nodes"]] == RING  # in the order of their payments, round the circle
 
 
+def test_case__of_very_many_members_names_some_and_counts_all(run, monkeypatch):
+    whole = case_with(run, RING[0])
+    monkeypatch.setattr("hcm_scale.cases.describe.MOST_MEMBERS", 2)
+    told = case_with(run, RING[0])
+    assert told["members"] == whole["members"][:2]
+    assert (told["num_members"], told["roles"]) == (len(RING), {"passes on": len(RING)})
+    assert f"Passes on: {', '.join(RING[:2])} and {len(RING) - 2} more." in told["text"]
+
+
 def test_drawing__of_many_who_pass_on_has_labels_that_cover_no_member_and_no_other_label():
     roles = ["pays in"] + ["passes on"] * 11 + ["is paid"] * 2
     ids = [f"a{100 + at}" for at in range(len(roles))]
     members = [{"id": name, "role": role, "core": True} for name, role in zip(ids, roles, strict=True)]
     rows = [{"payer": a, "payee": b, "amount": 1.0, "time": 0.0} for a, b in pairwise(ids)]
     boxes = []
-    for node in draw({"members": members, "rows": rows}, [])["nodes"]:
+    for node in draw({"members": members, "num_members": len(members), "rows": rows}, [])["nodes"]:
         x, y, width = node["x"], node["y"], 5.5 * len(node["label"])
         left, low = {
             "left": (x - 9 - width, y - 4),
