@@ -130,6 +130,8 @@ def _overlapping(cores: Sequence[Nodes]) -> list[list[int]]:
 
 def _merge(parts: Sequence[tuple[Nodes, Nodes, Nodes, str]]) -> tuple[Nodes, Nodes, Nodes, str]:
     """One finding of several: rows hold it if there are any, and then a dense group brings no more than its core."""
+    if len(parts) == 1 and not len(parts[0][2]):
+        return parts[0]
     core = np.unique(np.concatenate([part[0] for part in parts]))
     largest = max(parts, key=lambda part: (len(part[2]) > 0, len(part[0])))
     others = [part[1] for part in parts if (len(part[2]) > 0) == (len(largest[2]) > 0)]

@@ -32,6 +32,7 @@ from scipy.sparse.csgraph import connected_components
 
 from hcm_scale.base.jit import kernel
 from hcm_scale.base.order import first_not_below
+from hcm_scale.base.threads import run_in_threads
 
 Nodes = NDArray[np.int64]
 _MARGIN = 3.0
@@ -82,7 +83,8 @@ def dense_groups(graph: Structure, nodes: Nodes) -> list[Group]:
     pairs = degree * (degree - 1.0)
     if graph.side is None:
         strength, share = np.zeros(len(indices), np.int8), min(_MOST_NEAR, _NEAR * float(degree.sum()) / total)
-        _weigh(graph.indptr, graph.indices, nodes, indptr, indices, degree, pairs.sum() / total**2, share, strength)
+        few, whole, rate = (nodes, degree, indptr, indices), (graph.indptr, graph.indices), pairs.sum() / total**2
+        run_in_threads(len(nodes), _weigh, few, whole, rate, share, strength)
         holds = _strong_first(indptr, indices, strength)
     else:
         side = graph.side[nodes]
@@ -167,26 +169,17 @@ def _num_shared(indptr: Any, indices: Any, u: int, v: int) -> float:
 
 
 @kernel(allocates=False)
-def _weigh(
-    all_ptr: Any,
-    all_indices: Any,
-    nodes: Any,
-    indptr: Any,
-    indices: Any,
-    degree: Any,
-    rate: float,
-    near: float,
-    out: Any,
-) -> None:
+def _weigh(tasks: Any, few: Any, whole: Any, rate: float, near: float, out: Any) -> None:
     """Says of every edge, at its entry from the smaller number, how strongly what its ends share holds it."""
-    for u in range(len(indptr) - 1):
+    nodes, degree, indptr, indices = few
+    for u in range(tasks[0], tasks[1]):
         for at in range(indptr[u], indptr[u + 1]):
             v = indices[at]
             if v < u:
                 continue
             shared, least = _num_shared(indptr, indices, u, v), math.log(max(degree[u], degree[v])) + _MARGIN
             if poisson_surprise(shared, degree[u] * degree[v] * rate) > least:
-                every = _num_shared(all_ptr, all_indices, nodes[u], nodes[v])
+                every = _num_shared(whole[0], whole[1], nodes[u], nodes[v])
                 surprise = _binomial_surprise(shared, every, near)
                 out[at] = _STRONG if surprise > least else _WEAK if surprise > 1.0 else 0
 
