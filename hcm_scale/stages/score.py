@@ -49,8 +49,8 @@ from hcm_scale.score.calibration import scale_to_bytes
 from hcm_scale.score.edge_index import EdgeIndex, edge_index
 from hcm_scale.score.edges import MEAN_FILE, VAR_FILE, EdgeHops, Hop, save_hops
 from hcm_scale.score.evidence import FEW, type_groups
+from hcm_scale.score.kinds import attributes
 from hcm_scale.score.kinds.all import KINDS, ROW_KINDS
-from hcm_scale.score.kinds.attributes import CHUNK_ROWS as RESIDUAL_ROWS
 from hcm_scale.score.kinds.inputs import KindInputs, NodeHops
 from hcm_scale.score.kinds.kind import Kind, Values
 from hcm_scale.score.kinds.plugin import kind_of_plugin
@@ -342,11 +342,12 @@ def needed_bytes(
     rows as it passes through a layer, and a chunk of edges a thread; `widths` are those of layers and the head. Ranks
     have their layers on disk, share the moments, and map what rank 0 continues with. Moments are there a second time
     while a second view is predicted, and a third while views are averaged. About attributes there are distances over
-    edges, and five copies of a chunk of features a thread, most in float64, beside the moments; then marked edges, or 4
-    bytes a node and thread, while triangles or squares are counted. A GPU predicts at the same time. About nodes there
-    are fourteen numbers, sorted by every kind, and pieces of their table, one a thread and one more, as rows (150 bytes
-    each) and encoded, and as many that wait to be written; marks of far edges and distances; where nodes are of several
-    types, their numbers, places and sums type by type (120). About a row of the table 240 bytes, as was measured.
+    edges, five copies of a chunk of features a thread, most in float64, and sums, beside the moments; then marked
+    edges, or 4 bytes a node and thread, while triangles or squares are counted. A GPU predicts at the same time. About
+    nodes there are fourteen numbers, sorted by every kind, and pieces of their table, one a thread and one more, as
+    rows (150 bytes each) and encoded, and as many that wait to be written; marks of far edges and distances; where
+    nodes are of several types, their numbers, places and sums type by type (120). About a row of the table 240 bytes,
+    as was measured.
     """
     n, m, (width, head_width), threads = size.num_nodes, size.num_edges, widths, numba.get_num_threads()
     layers = 0 if on_disk or on_gpu or num_ranks > 1 else 8 * n * width
@@ -355,7 +356,8 @@ def needed_bytes(
     moments = 0 if on_disk else 8 * m
     whole, again = moments if num_ranks == 1 else 0, num_views > 1
     embedding = layers + 52 * n + rows + chunks + moments // num_ranks + whole * again
-    residuals = 44 * threads * min(n, RESIDUAL_ROWS) * num_features
+    chunk, sums = attributes.CHUNK_ROWS, min(attributes.MOST_SUMS, n // attributes.CHUNK_ROWS + 1)
+    residuals = (44 * threads * min(n, chunk) + 16 * (sums + threads) * num_features) * num_features
     about_attributes = 92 * n + residuals + 4 * m + max(5 * m, 4 * threads * n) + whole
     group = table.group_rows(n)
     pieces = 300 * min(n, (threads + 1) * group) + 100 * min(n, threads * group)

@@ -6,8 +6,8 @@ information it is the distance to the mean of all nodes: the graph decides how m
 node without neighbours is that mean.
 
 The map is fitted by least squares, with a ridge of a thousandth, over all nodes or, as it has few parameters, over a
-million of them in evenly spaced ranges. Memory: 8 bytes per node and a chunk of rows per thread. Each product runs in
-one thread, and sums are added in the order of the chunks, so that the result does not depend on the number of threads.
+million of them in evenly spaced ranges. Memory: 8 bytes per node, a chunk of rows per thread, and at most `MOST_SUMS`
+pairs of (q, q) sums, each of chunks in their order, so that the result does not depend on the number of threads.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from hcm_scale.score.kinds.inputs import KindInputs
 from hcm_scale.score.kinds.kind import Column, Kind, Reason, Values
 from hcm_scale.score.kinds.phrases import NOTABLE_DEVIATIONS, difference_text, like_text
 
-CHUNK_ROWS = 1 << 15
+CHUNK_ROWS, MOST_SUMS = 1 << 13, 32
 _FITTED_ROWS, _RANGE_ROWS = 1 << 20, 1 << 12
 _RIDGE = 1e-3  # of the mean variance of the neighbours' means
 _NUM_CITED = 2  # columns in a sentence
@@ -46,17 +46,15 @@ def fit(indptr: NDArray[np.int64], indices: NDArray[Any], x: NDArray[np.float32]
     if len(x) > _FITTED_ROWS:
         starts = np.linspace(0, len(x) - _RANGE_ROWS, _FITTED_ROWS // _RANGE_ROWS).astype(np.int64).tolist()
         chunks = [slice(start, start + _RANGE_ROWS) for start in starts]
-    parts = np.empty((len(chunks), 2, width, width))
+    groups = [chunks[number::MOST_SUMS] for number in range(min(MOST_SUMS, len(chunks)))]
+    sums = np.zeros((len(groups), 2, width, width))
 
     def add(number: int, _: slice, own: NDArray[np.float64], around: NDArray[np.float64]) -> None:
-        np.matmul(around.T, around, out=parts[number, 0])
-        np.matmul(around.T, own, out=parts[number, 1])
+        sums[number, 0] += around.T @ around
+        sums[number, 1] += around.T @ own
 
-    _in_chunks(indptr, indices, x, centre, chunks, add)
-    squares, products = np.zeros((width, width)), np.zeros((width, width))
-    for part in parts:
-        squares += part[0]
-        products += part[1]
+    _in_chunks(indptr, indices, x, centre, groups, add)
+    squares, products = sums.sum(axis=0)
     ridge = _RIDGE * np.trace(squares) / width
     with threadpool_limits(limits=1, user_api="blas"):
         weights = np.linalg.solve(squares + (ridge or 1.0) * np.eye(width), products)
@@ -80,7 +78,7 @@ def residual(
     def fill(_: int, rows: slice, own: NDArray[np.float64], around: NDArray[np.float64]) -> None:
         out[rows] = np.linalg.norm(own - around @ weights, axis=1)
 
-    _in_chunks(indptr, indices, x, centre, _chunks(len(x)), fill)
+    _in_chunks(indptr, indices, x, centre, [[chunk] for chunk in _chunks(len(x))], fill)
     return out
 
 
@@ -93,25 +91,25 @@ def _in_chunks(
     indices: Any,
     x: NDArray[np.float32],
     centre: NDArray[np.float64],
-    chunks: list[slice],
+    groups: list[list[slice]],
     work: Callable[[int, slice, NDArray[np.float64], NDArray[np.float64]], None],
 ) -> None:
-    """Calls work(number, rows, own, around) for chunks of rows, in threads with one core each.
+    """Calls work(group, rows, own, around) for the chunks of rows of every group, in threads with one core each.
 
-    `own` are rows of x and `around` the means of their neighbours' rows, both minus the centre; `around` is 0 for nodes
-    without neighbours.
+    Chunks of a group follow one another. `own` are rows of x and `around` the means of their neighbours' rows, both
+    minus the centre; `around` is 0 for nodes without neighbours.
     """
 
     def one(_: int, number: int) -> None:
-        first, last = chunks[number].start, chunks[number].stop
-        means = np.empty((last - first, x.shape[1]), np.float32)
-        mean_rows((0, last - first), indptr, indices, x, first, means)
-        around = means - centre
-        around[np.diff(indptr[first : last + 1]) == 0] = 0.0
-        work(number, chunks[number], x[first:last] - centre, around)
+        for rows in groups[number]:
+            means = np.empty((rows.stop - rows.start, x.shape[1]), np.float32)
+            mean_rows((0, len(means)), indptr, indices, x, rows.start, means)
+            around = means - centre
+            around[np.diff(indptr[rows.start : rows.stop + 1]) == 0] = 0.0
+            work(number, rows, x[rows] - centre, around)
 
     with threadpool_limits(limits=1, user_api="blas"):
-        share_parts(numba.get_num_threads(), range(len(chunks)), one)
+        share_parts(numba.get_num_threads(), range(len(groups)), one)
 
 
 def _numbers(inputs: KindInputs) -> list[Values]:
