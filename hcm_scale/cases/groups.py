@@ -6,15 +6,15 @@ that chance is unlikely to have done it: the c neighbours that both have among t
     mean = d(u) d(v) / (sum of d)^2 * (sum of d (d - 1) over these nodes),
 
 those that degrees lead to expect, and -log P(Poisson(mean) >= c) has to exceed log(max(d(u), d(v))) + 3: a node has as
-many chances to be held as it has edges. In a graph of triangles that is soon so. Of the s neighbours that u and v
-share in the whole graph, c stand out by chance with P(Binomial(s, q) >= c), where q is twice the share of ends of edges
-that do, at most a quarter: nodes that stand out are near each other. Where that passes the same bound, an edge holds
-strongly. One that does not, and holds more than chance brings, joins only nodes that no strong edge joins: it never
-makes one group of two. A node whose neighbours squared are more than all entries of the graph is joined to everybody by
-these formulas, and is left out: a hub joins nothing together. In a graph of two sides the ends of an edge share
-nothing. There two nodes of one side are alike where they share as surprisingly many, by log of the number of nodes in
-the place of that of edges, and an edge holds where each end has another node like it that is joined to the other end.
-Connected components of edges that hold are groups.
+many chances to be held as it has edges. In a graph of triangles that is soon so. Of the s neighbours that u and v share
+in the whole graph, c stand out by chance with P(Binomial(s, q) >= c), where q is twice the share of ends of edges that
+do, at most a quarter: nodes that stand out are near each other. Where that passes the same bound, an edge holds
+strongly. One that does not, and holds more than chance brings, is weak. Connected components of strong edges are
+groups, and two of them, or single nodes, are one where weak edges join a third of the pairs between them. A node whose
+neighbours squared are more than all entries of the graph is joined to everybody by these formulas, and is left out: a
+hub joins nothing together. In a graph of two sides the ends of an edge share nothing. There two nodes of one side are
+alike where they share as surprisingly many, by log of the number of nodes in the place of that of edges, and an edge
+holds where each end has another node like it that is joined to the other end. Connected components are groups.
 
 A group of three or more then grows: a node outside that is joined to a third of it or more, where that is unlikely by
 log(n) + 1, is a member too, though it does not stand out by itself. Cost: for each edge the shorter list of neighbours,
@@ -85,29 +85,41 @@ def dense_groups(graph: Structure, nodes: Nodes) -> list[Group]:
         strength, share = np.zeros(len(indices), np.int8), min(_MOST_NEAR, _NEAR * float(degree.sum()) / total)
         few, whole, rate = (nodes, degree, indptr, indices), (graph.indptr, graph.indices), pairs.sum() / total**2
         run_in_threads(len(nodes), _weigh, few, whole, rate, share, strength)
-        holds = _strong_first(indptr, indices, strength)
+        group_of = _joined_parts(indptr, indices, strength)
     else:
         side = graph.side[nodes]
         rates = np.array([pairs[side == 1].sum(), pairs[side == 0].sum()]) / (0.5 * total) ** 2
         marks, holds = np.zeros((2, len(indices)), np.bool_)
         _mark_alike(indptr, indices, degree, rates[np.maximum(side, 0)], marks)
         _hold_both(indptr, indices, marks, holds)
-    joined = sparse.csr_array((holds, indices, indptr), shape=(len(nodes), len(nodes)))
-    joined.eliminate_zeros()
-    _, group_of = connected_components(joined, directed=False)
+        group_of = _parts(len(nodes), *_ends(indptr, indices, holds))
     order = np.argsort(group_of, kind="stable")
     bounds = np.concatenate([[0], np.cumsum(np.bincount(group_of))])
     cores = [nodes[order[low:high]] for low, high in itertools.pairwise(bounds) if high - low > 1]
     return grown_groups(graph, cores)
 
 
-def _strong_first(indptr: Any, indices: Any, strength: NDArray[np.int8]) -> NDArray[np.bool_]:
-    """The edges that hold: strong ones, and weak ones between nodes that no strong one holds."""
-    ends = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr)), indices
-    is_strong, is_held = strength == _STRONG, np.zeros(len(indptr) - 1, np.bool_)
-    for some in ends:
-        is_held[some[is_strong]] = True
-    return is_strong | ((strength == _WEAK) & ~is_held[ends[0]] & ~is_held[ends[1]])
+def _ends(indptr: Any, indices: Any, holds: NDArray[np.bool_]) -> tuple[Any, Any]:
+    """Both ends of the edges that hold."""
+    at = np.flatnonzero(holds)
+    return np.searchsorted(indptr, at, side="right") - 1, indices[at]
+
+
+def _parts(count: int, one: Any, other: Any) -> Any:
+    """The component of each of so many nodes by edges."""
+    edges = sparse.coo_array((np.ones(len(one), np.bool_), (one, other)), shape=(count, count))
+    return connected_components(edges, directed=False)[1]
+
+
+def _joined_parts(indptr: Any, indices: Any, strength: NDArray[np.int8]) -> Any:
+    """The component of every node by strong edges; two are one where weak edges join a third of their pairs."""
+    part_of = _parts(len(indptr) - 1, *_ends(indptr, indices, strength == _STRONG))
+    sizes, (one, other) = np.bincount(part_of), _ends(indptr, indices, strength == _WEAK)
+    one, other = np.minimum(part_of[one], part_of[other]), np.maximum(part_of[one], part_of[other])
+    pairs, counts = np.unique(one * np.int64(len(sizes)) + other, return_counts=True)
+    one, other = np.divmod(pairs, len(sizes))
+    are_one = 3.0 * counts >= sizes[one] * sizes[other]
+    return _parts(len(sizes), one[are_one], other[are_one])[part_of]
 
 
 def grown_groups(graph: Structure, cores: list[Nodes]) -> list[Group]:

@@ -32,7 +32,8 @@ def slow_groups(graph: Structure, nodes) -> list[set[int]]:
     degree = {u: int(graph.indptr[u + 1] - graph.indptr[u]) for u in inside}
     rate = sum(d * (d - 1) for d in degree.values()) / float(graph.indptr[-1]) ** 2
     q = min(0.25, 2.0 * sum(degree.values()) / float(graph.indptr[-1]))
-    held, weak = nx.Graph(), []
+    held, weak = nx.Graph(), nx.Graph()
+    held.add_nodes_from(inside)
     for u in inside:
         for v in near[u]:
             shared = len(near[u] & near[v])
@@ -45,9 +46,12 @@ def slow_groups(graph: Structure, nodes) -> list[set[int]]:
                 if surprise > least:
                     held.add_edge(u, v)
                 elif surprise > 1.0:
-                    weak.append((u, v))
-    held.add_edges_from([pair for pair in weak if not {*pair} & {*held}])
-    return sorted((set(part) for part in nx.connected_components(held)), key=min)
+                    weak.add_edge(u, v)
+    parts = list(nx.connected_components(held))
+    for one, other in itertools.combinations(parts, 2):
+        if 3 * sum(weak.has_edge(u, v) for u in one for v in other) >= len(one) * len(other):
+            held.add_edge(min(one), min(other))
+    return sorted((set(part) for part in nx.connected_components(held) if len(part) > 1), key=min)
 
 
 @pytest.mark.parametrize("seed", range(4))
