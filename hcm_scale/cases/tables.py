@@ -107,13 +107,14 @@ def row_table(evidence: Evidence, cases: Cases, top: int | None = None, flagged:
 
 
 def case_lines(graph: Graph, cases: Cases, count: int, said: Mapping[int, str] | None = None) -> list[str]:
-    """The first cases, a line each below a heading, with what was said of them."""
+    """The first cases, a line each below a heading, with what was said of them and which are new since a run."""
+    new = {one["id"] for one in cases.changes["new"]} if cases.changes else set[str]()
     lines = [f"case  {'id':<12}{'p':>10}   {'members':>7}   held together by"]
     for at in range(min(count, len(cases))):
         case = cases[at]
         names = ", ".join(_name(graph, node) for node in case.core[:_NAMED].tolist())
         more = f" and {len(case.core) - _NAMED:,} more" if len(case.core) > _NAMED else ""
-        flag = "  flagged" if at < cases.num_flagged else ""
+        flag = "  flagged" * (at < cases.num_flagged) + "  new" * (cases.id_of(at) in new)
         flag += f"  {said[at]}" if said and at in said else ""
         size = len(case.core) + len(case.others)
         numbers = f"{cases.numbers[at]:>4}  {cases.id_of(at):<12}{p_text(case.p):>10}   {size:>7,}"

@@ -228,8 +228,10 @@ class HCM(Results, Parameters):
         _take_back(run)
         if is_taught:
             ids = run.table.take(pa.array(np.argsort(run.table["node"].to_numpy())))["id"]
-            run.import_verdicts(inputs.as_verdicts(y, ids), _BY_FIT)
-            self._fitted = dataclasses.replace(self._fitted, taught=teach.teach(run))
+            given = inputs.as_verdicts(y, ids)
+            run.import_verdicts(given, _BY_FIT)
+            if given["verdict"].unique().to_pylist() != ["none"]:
+                self._fitted = dataclasses.replace(self._fitted, taught=teach.teach(run))
         return self
 
     def fit_predict(self, data: Any, label: Any = None, **columns: Any) -> NDArray[np.int64]:

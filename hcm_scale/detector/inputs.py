@@ -75,7 +75,8 @@ def events_of(data: Any) -> Any:
     """The table of a `TemporalData` or of (edge_index, edge_attr, time); anything else as it is."""
     if hasattr(data, "src") and hasattr(data, "num_events"):
         return libraries.event_table((data.src, data.dst), getattr(data, "msg", None), data.t)
-    return libraries.event_table(*data) if isinstance(data, tuple) and len(data) == 3 else data
+    are_events = isinstance(data, tuple) and len(data) == 3 and not any(is_table(one) for one in data)
+    return libraries.event_table(*data) if are_events else data
 
 
 def read_input(data: Any) -> Input:
@@ -100,6 +101,8 @@ def read_input(data: Any) -> Input:
     if hasattr(data, "node_types") and hasattr(data, "edge_types"):  # of torch_geometric
         return dataclasses.replace(read_input(libraries.hetero_tables(data)), lines=libraries.field_lines(data))
     first, second = data if isinstance(data, tuple | list) and len(data) == 2 else (data, None)
+    if isinstance(second, Mapping) and any(isinstance(table, str | Path) for table in second.values()):
+        raise TypeError("a dict of node tables by type holds tables in memory; files are named 'users.csv,shops.csv'")
     second = join_tables(second) if isinstance(second, Mapping) else second
     if hasattr(first, "tocoo"):
         read = lambda out, section, _: read_sparse(out, first, second, sources.policy_of(section))  # noqa: E731
@@ -114,7 +117,8 @@ def read_input(data: Any) -> Input:
         return dataclasses.replace(_tables_input((edges, nodes)), hint=_index_hint(second))
     if isinstance(first, np.ndarray | torch.Tensor):
         return read_input(_as_adjacency(first, second))
-    kind = type(data).__name__ if second is None else f"({type(first).__name__}, {type(second).__name__})"
+    kinds = [type(each).__name__ for each in data] if isinstance(data, tuple) else []
+    kind = f"({', '.join(kinds)})" if kinds else type(data).__name__
     raise TypeError(f"data is of type {kind}; legal are {_LEGAL}")
 
 
@@ -243,7 +247,7 @@ def as_verdicts(y: Any, ids: pa.ChunkedArray) -> pa.Table:
     """
     values = _numbers(y)
     if not np.isin(values, (-1, 0, 1)).all():
-        raise InputError("y holds other values than 1 (bad), 0 (good) and -1 (unknown)")
+        raise InputError(f"y holds {_first_other(values, -1, 0, 1)}; legal are 1 (bad), 0 (good) and -1 (unknown)")
     index = index_of(y)
     if index is None and len(values) != len(ids):
         raise InputError(f"y has {len(values):,} entries for {len(ids):,} nodes; they must be equal")
@@ -252,13 +256,18 @@ def as_verdicts(y: Any, ids: pa.ChunkedArray) -> pa.Table:
     return pa.table({"id": names, "verdict": words})
 
 
+def _first_other(values: NDArray[Any], *legal: int) -> str:
+    at = int(np.argmin(np.isin(values, legal)))
+    return f"{values[at]} as number {at:,}"
+
+
 def with_label(graph: Graph, label: Any) -> Graph:
     """Graph with known anomalies: 0 or 1 for each node, in node order or with a pandas index of their ids."""
     y = np.asarray(label.cpu() if hasattr(label, "cpu") else label).ravel()
     if len(y) != graph.num_nodes:
         raise InputError(f"label has {len(y):,} entries for {graph.num_nodes:,} nodes; they must be equal")
     if not np.isin(y, (0, 1)).all():
-        raise InputError("label holds other values than 0 and 1")
+        raise InputError(f"label holds {_first_other(y, 0, 1)}; legal are 0 and 1, and in y= also -1 (unknown)")
     index = index_of(label)
     if index is not None:
         y = y[_rows_of_ids(pa.array(np.arange(graph.num_nodes)) if graph.ids is None else graph.ids, index)]

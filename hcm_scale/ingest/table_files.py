@@ -263,7 +263,8 @@ class TableFiles:
         def column(name: str) -> pa.Array:
             if name in values:
                 kind = self.casts.get(name, self.kinds[name])
-                return pa.repeat(pa.scalar(values[name], pa.string()), len(batch)).cast(kind)
+                one = pa.nulls(1, kind) if values[name] is None else pa.array([values[name]], pa.string()).cast(kind)
+                return pa.repeat(one[0], len(batch))
             return self.formats[name].read(batch[name]) if name in self.formats else batch[name]
 
         def finished(name: str) -> pa.Array:

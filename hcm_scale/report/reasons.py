@@ -65,19 +65,20 @@ def _with_numbers(around: Around, kind: Kind, reason: Reason) -> Reason:
 def first_by_kind(graph: Graph, table: Any, count: int) -> dict[str, list[dict[str, Any]]]:
     """By kind, the first `count` nodes: id, node, rank in the whole list and `place` by this kind; ties by node number.
 
-    `table` is a pa.Table or a RankedFile. A kind that ranks all nodes alike, as triangles do on a directed graph, is
-    left out.
+    `table` is a pa.Table or a RankedFile. Nodes that share the last rank of a kind have nothing of it and are left out,
+    as is a kind that ranks all nodes alike, such as triangles on a directed graph.
     """
     firsts, nodes = {}, table["node"].to_numpy()
     for kind in kinds_of(table).values():
         ranks = table[kind.rank_column].to_numpy()
-        if any(map_slices(len(ranks), lambda chunk, ranks=ranks: (ranks[chunk] != ranks[0]).any())):  # type: ignore[misc]
-            firsts[kind.name] = [
-                {"id": graph.external_id(int(nodes[row])), "node": int(nodes[row]), "rank": row + 1}
-                | {"place": int(ranks[row])}
-                for row in _first_rows(ranks, nodes, count).tolist()
-            ]
-    return firsts
+        last = max(map_slices(len(ranks), lambda chunk, ranks=ranks: ranks[chunk].max()))  # type: ignore[misc]
+        rows = _first_rows(ranks, nodes, count)
+        firsts[kind.name] = [
+            {"id": graph.external_id(int(nodes[row])), "node": int(nodes[row]), "rank": row + 1}
+            | {"place": int(ranks[row])}
+            for row in rows[ranks[rows] < last].tolist()
+        ]
+    return {name: rows for name, rows in firsts.items() if rows}
 
 
 def _first_rows(ranks: NDArray[Any], nodes: NDArray[Any], count: int) -> NDArray[np.int64]:

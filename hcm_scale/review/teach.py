@@ -102,6 +102,7 @@ class LabelledNodes(NamedTuple):
     codes: verdicts.Codes
     notes: list[str]
     cases: NDArray[np.int64]  # the number of the case that a verdict was given on; -1 for none
+    is_own: NDArray[np.bool_]  # whether it was given on the node itself as well
 
     @staticmethod
     def of(run: Run) -> "LabelledNodes":
@@ -113,8 +114,8 @@ class LabelledNodes(NamedTuple):
         if len(absent := ids.filter(pa.array(nodes < 0))):
             shown = verdicts.shown_ids(absent)
             given.notes.append(f"verdicts on {len(absent):,} ids that are not in this graph: {shown}")
-        cases = given.cases.dictionary_encode().indices.fill_null(-1).to_numpy()
-        return LabelledNodes(nodes[order], given.codes[order], given.notes, cases[order].astype(np.int64))
+        cases = given.cases.dictionary_encode().indices.fill_null(-1).to_numpy().astype(np.int64)
+        return LabelledNodes(nodes[order], given.codes[order], given.notes, cases[order], given.is_own[order])
 
     def by_node(self, num_nodes: int) -> verdicts.Codes:
         """The code of every node's verdict, (n,)."""
@@ -128,10 +129,10 @@ class LabelledNodes(NamedTuple):
         return self.nodes[sure], self.codes[sure] == verdicts.BAD
 
     def lessons(self, ranks: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """The same, of each case that was judged only the node with the best rank: it is one verdict."""
-        best = np.lexsort((ranks[self.nodes], self.cases))
+        """The same, of nodes judged by their case alone only the one with the best rank: it is one verdict."""
+        best = np.lexsort((ranks[self.nodes], ~self.is_own, self.cases))
         is_first = np.append(True, np.diff(self.cases[best]) != 0)[: len(best)] | (self.cases[best] < 0)
-        chosen = np.sort(best[is_first])
+        chosen = np.sort(best[is_first | self.is_own[best]])
         return self._replace(nodes=self.nodes[chosen], codes=self.codes[chosen]).labelled()
 
 

@@ -117,10 +117,12 @@ class CaseChanges:
 class Verdicts(NamedTuple):
     """The verdict that counts of every id, in the order of the file: the columns id, code, time, by, case and note.
 
-    `code` is GOOD, BAD or UNSURE. `notes` are what a person should be told about the file.
+    `code` is GOOD, BAD or UNSURE. `is_own` says of every row whether that was said of the id itself, and not only of a
+    case that it is in. `notes` are what a person should be told about the file.
     """
 
     table: pa.Table
+    is_own: NDArray[np.bool_]
     notes: list[str]
     changes: CaseChanges
 
@@ -227,9 +229,13 @@ def latest(run_dir: Path) -> Verdicts:
     if other.any():
         shown = shown_ids(ids.take(pa.array(np.unique(number[other]))))
         notes.append(f"different verdicts on the same node, of which the last one counts: {shown}")
+    said_of_id = lines["case"].is_null().to_numpy() & (codes == counts) & (np.arange(len(codes)) > taken_back[number])
+    is_own = np.zeros(len(ids), np.bool_)
+    is_own[number[said_of_id]] = True
     rows = np.sort(last[codes[last] != NONE])
     kept = lines.select(["id", *dict(_ABOUT)]).take(pa.array(rows))
-    return Verdicts(kept.append_column("code", pa.array(codes[rows].astype(np.int8))), notes, changes)
+    kept = kept.append_column("code", pa.array(codes[rows].astype(np.int8)))
+    return Verdicts(kept, is_own[number[rows]], notes, changes)
 
 
 def last_rows(ids: pa.ChunkedArray) -> tuple[pa.Array, NDArray[np.integer], NDArray[np.int64]]:

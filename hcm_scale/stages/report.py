@@ -205,7 +205,9 @@ def _cases(run: Any) -> str:
     cases = run.found_cases
     lines = case_lines(run.graph, cases, _TOP)
     lines += [f"{counted(len(cases), 'case')}, {cases.num_flagged:,} of them flagged"] if len(cases) > _TOP else []
-    lines += [f"since {cases.changes['since']}: {changes_line(cases.changes)}"] if cases.changes else []
+    if cases.changes:
+        lines += [f"since {cases.changes['since']}, of those flagged: {changes_line(cases.changes)}"]
+        lines += changes_text(cases.changes, cases)[:_TOP]
     return "\n".join(lines)
 
 

@@ -284,6 +284,12 @@ def test_verdict__on_a_case_lasts_and_the_case_is_open_again_when_it_grows(hcm_s
     nodes, is_bad = teach.LabelledNodes.of(first).lessons(first.column("rank"))
     assert (len(nodes), is_bad.tolist()) == (1, [True])  # one verdict, of the best ranked
 
+    verdicts.append(copied, [(one, "bad") for one in RING[:3]])
+    first.judge_case(name, "bad", note="known ring", by="anna")
+    assert (
+        len(teach.LabelledNodes.of(first).lessons(first.column("rank"))[0]) == 3
+    )  # said of each, and of all once more
+
     verdicts.append(copied, [(RING[1], "good")], "ben")
     assert first.case(name)["judged"] == "Judged bad by anna: known ring."  # one has a verdict of its own: none is new
 

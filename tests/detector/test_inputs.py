@@ -232,9 +232,13 @@ def test_mistakes__are_named(world, tmp_path):
         read(world[1:], tmp_path, source_column="u")
     with pytest.raises(TypeError, match=r"data is of type \(DataFrame, int\); legal are a torch_geometric Data"):
         read((world.edges, 3), tmp_path)
-    for nothing in (None, (None, None), [1, 2, 3]):
-        with pytest.raises(TypeError, match=rf"data is of type {type(nothing).__name__}; legal are a torch_geometric"):
+    for nothing, name in ((None, "NoneType"), ((None, None), r"\(NoneType, NoneType\)"), ([1, 2, 3], "list")):
+        with pytest.raises(TypeError, match=rf"data is of type {name}; legal are a torch_geometric"):
             read(nothing, tmp_path)
+    with pytest.raises(TypeError, match=r"data is of type \(DataFrame, DataFrame, DataFrame\); legal are"):
+        read((world.edges, world.nodes, world.nodes), tmp_path)
+    with pytest.raises(TypeError, match="files are named 'users"):
+        read((world.edges, {"user": "users.csv", "shop": "shops.csv"}), tmp_path)
 
 
 @pytest.mark.parametrize("pair", [False, True])
@@ -300,7 +304,7 @@ def test_label__is_one_for_each_node(world):
     assert inputs.with_label(world.graph, torch.arange(200) < 3).y.sum() == 3
     with pytest.raises(ValueError, match="label has 3 entries for 200 nodes"):
         inputs.with_label(world.graph, [0, 1, 0])
-    with pytest.raises(ValueError, match="label holds other values than 0 and 1"):
+    with pytest.raises(ValueError, match="label holds 2 as number 2; legal are 0 and 1, and in y= also -1"):
         inputs.with_label(world.graph, np.arange(200))
 
 

@@ -5,6 +5,7 @@ is said where it does not.
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -68,6 +69,21 @@ def test_unchanged_nodes__have_the_same_scores_whatever_rows_come_between_and_ho
     for name in (*SCORES, "score", "p"):
         np.testing.assert_array_equal(column(after, name), column(before, name), name)
     assert WARNING not in caplog.text
+
+
+def test_edge__that_is_new_changes_scores_up_to_three_steps_away(monday, tmp_path):
+    (edges, nodes), (trained, before) = tables(), monday
+    apart = nx.Graph(list(zip(*(edges[name].to_pylist() for name in ("source", "target")), strict=True)))
+    end = min(apart, key=lambda node: (apart.degree(node), node))
+    steps = nx.single_source_shortest_path_length(apart, end)
+    nodes = pa.concat_tables([nodes, nodes.slice(0, 1).set_column(0, "id", pa.array(["a"]))])
+    edges = pa.concat_tables([edges, pa.table({"source": ["a"], "target": [end]})])
+    after = score(tmp_path / "tuesday", edges, nodes, trained)
+    is_far = np.array([steps.get(node, 9) > 3 for node in before["id"].to_pylist()])
+    assert is_far.sum() > 5
+    changed = column(after, "score") != column(before, "score")
+    assert changed[~is_far].any()
+    assert not changed[is_far].any()
 
 
 def test_rows_in_another_order__are_warned_of_and_differ_by_rounding_alone(monday, tmp_path, caplog):

@@ -52,6 +52,16 @@ def test_several_tables__are_one_table_with_types(tmp_path):
     assert told["type"] == "the type of each node, which is compared with its own type"
 
 
+def test_column__without_a_value_in_one_of_several_tables_is_told_and_left_out(tmp_path):
+    edges, nodes = write_tables(tmp_path)
+    shop = tmp_path / "shop.csv"
+    head, *rows = shop.read_text().splitlines()
+    shop.write_text("\n".join([f"{head},note", *(f"{row}," for row in rows)]))
+    graph = read_tables(tmp_path / "graph", edges, nodes)
+    assert "note" not in graph.columns
+    assert "note" in {line["column"] for line in graph.info["ingest"]["told"]}
+
+
 def test_columns_of_one_type__are_no_gap_of_the_others(tmp_path):
     graph = read_tables(tmp_path / "graph", *write_tables(tmp_path))
     column = {name: graph.x[:, k] for k, name in enumerate(graph.columns)}

@@ -47,7 +47,7 @@ def test_page__first_sentence_names_the_score_that_ranks(scored_world: World, tm
 
 def test_page__shows_the_first_of_every_kind(report: dict[str, Any]):
     assert list(report["kinds"]) == list(KINDS)
-    assert all(len(rows) == 10 for rows in report["kinds"].values())
+    assert all(rows for rows in report["kinds"].values())
     text = page.render(report)
     assert all(f"<small>({kind})</small>" in text for kind in KINDS)
     assert HOSTILE not in text
