@@ -1,12 +1,12 @@
 """Rows of the edge table, such as payments, that belong together because they made accounts stand out.
 
 An account that stands out holds the rows that its evidence is made of: those of its burst, the amounts that it passed
-on, or its chain, by whichever of these surprises most, and in any case its payments that are unlike its history, where
-both ends stand out. One that collected in a burst also holds the payments by which the sum left it within a week: its
-larger ones, a twentieth of the sum each, where they take half of it. Accounts that hold a row together are one finding.
-So surprising rows join accounts, not edges: two that also pay each other ordinarily are not joined by that, and a shop
-joins nothing. Rows by which an account would bring more than a hundred others hold nothing: the account is a finding by
-itself.
+on, or its chain, by whichever of these surprises most, and its payments that are unlike its history, where both ends
+stand out and there are no other such rows, or they are at about the same time. One that collected in a burst also holds
+the payments by which the sum left it within a week: its larger ones, a twentieth of the sum each, where they take half
+of it. Accounts that hold a row together are one finding. So surprising rows join accounts, not edges: two that also pay
+each other ordinarily are not joined by that, and a shop joins nothing. Rows by which an account would bring more than a
+hundred others hold nothing: the account is a finding by itself.
 """
 
 import math
@@ -73,17 +73,22 @@ def _held_by(
     rows: RowEvidence, account: int, numbers: NDArray[np.float64], least: float, stands_out: NDArray[np.bool_]
 ) -> Nodes:
     """The rows that an account holds."""
-    held = [np.zeros(0, np.int64)]
+    held, unlike = [np.zeros(0, np.int64)], np.zeros(0, np.int64)
     for kind, number in zip(ROW_KINDS, numbers, strict=True):
         if kind.needs_both_ends:
             own = kind.rows_of(rows, account)
-            held.append(own[stands_out[rows.other_ends(own, account)]])
+            unlike = own[stands_out[rows.other_ends(own, account)]]
         elif number == numbers.max() and number > least:
             own = kind.rows_of(rows, account)
             own = np.append(own, _sent_on(rows, account, own)) if kind is BURST else own
             ends = np.concatenate([rows.rows.payer[own], rows.rows.payee[own]])
             held.append(own if len(np.unique(ends)) <= MOST_OTHERS else own[:0])
-    return np.unique(np.concatenate(held))
+    main = np.unique(np.concatenate(held))
+    if len(main) and rows.rows.has_times:
+        time = rows.rows.time
+        apart = max(time[main[-1]] - time[main[0]], DAY)
+        unlike = unlike[(time[unlike] >= time[main[0]] - apart) & (time[unlike] <= time[main[-1]] + apart)]
+    return np.union1d(main, unlike)
 
 
 def _sent_on(rows: RowEvidence, account: int, burst: Nodes) -> Nodes:

@@ -6,11 +6,12 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC
+from datetime import UTC, timedelta
 from itertools import pairwise
 
 import networkx as nx
 import openpyxl
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
@@ -46,6 +47,15 @@ def test_case__of_money_that_goes_round_has_all_of_it(run):
     assert steps <= {(row["payer"], row["payee"]) for row in told["rows"]}
     assert "payments between them of" in told["text"]
     assert " EUR" in told["text"]
+
+
+def test_case__has_no_strange_payment_of_a_member_at_another_time(tmp_path):
+    table, day = payments(), pc.min(payments()["time"]).as_py() + timedelta(days=150)
+    late = {"payer": RING[0], "payee": COLLECTOR, "time": day, "amount": 9000.0, "currency": "EUR"}
+    both = run_of(tmp_path / "run", pa.concat_tables([table, pa.Table.from_pylist([late], table.schema)]))
+    told = case_with(both, RING[0])
+    assert {member["id"] for member in told["members"]} == {*RING}
+    assert all(row["amount"] < 9000.0 for row in told["rows"])
 
 
 def test_case__of_a_collector_says_who_collects_and_who_pays_in(run):
