@@ -281,6 +281,8 @@ def _parse(path: Path, chunk: bytes, first: int) -> pa.Table:
 def _read_lines(text: bytes) -> pa.Table:
     if not text.strip():
         return _SCHEMA.empty_table()
+    if not text.lstrip().startswith(b"{"):  # rows of null alone end the process in pyarrow 26
+        raise ValueError("a line is no object")
     options = pajson.ParseOptions(explicit_schema=_SCHEMA, unexpected_field_behavior="ignore")
     whole = pajson.ReadOptions(block_size=len(text) + 1)  # no line is longer than a block
     lines = pajson.read_json(io.BytesIO(text), whole, options)

@@ -80,7 +80,16 @@ def test_append__after_a_torn_line_loses_that_line_alone(tmp_path, cut):
 
 
 @pytest.mark.parametrize(
-    "line", ['{"id":"b","verdict":"go', '{"id":7,"verdict":"bad"}', '{"id":"b"}', '{"id":"b","verdict":"awful"}', "[]"]
+    "line",
+    [
+        '{"id":"b","verdict":"go',
+        '{"id":7,"verdict":"bad"}',
+        '{"id":"b"}',
+        '{"id":"b","verdict":"awful"}',
+        "[]",
+        "null",
+        "null null",
+    ],
 )
 def test_latest__names_a_damaged_line_and_changes_nothing(tmp_path, line):
     verdicts.append(tmp_path, [("a", "bad")], "anna")
