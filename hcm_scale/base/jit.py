@@ -3,7 +3,7 @@
 The cache is numba's own, in the folder of `base/kernel_cache.py`. Three things are added. A cache file that cannot be
 read, because it was cut short or belongs to a call with other types (two processes may give their files the same
 number), means that the kernel is compiled again; numba would raise. A cache that cannot be written is ignored. And what
-numba adds to the name of each function that it compiles is a number by chance, not the next one: of two functions of
+numba adds to the name of each function that it compiles is a random number, not the next one: of two functions of
 one name, compiled by two processes, a third that loads both would call one in the place of the other (issue 10486 of
 numba). A flipped bit inside machine code is not noticed.
 
