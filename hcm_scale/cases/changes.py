@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import scipy
 from numpy.typing import NDArray
-from scipy import sparse
 
 from hcm_scale.base import files
 from hcm_scale.base.text import clip, counted
@@ -105,7 +105,7 @@ def write_known(folder: Path, today: Known, before: Known | None) -> None:
     pq.write_table(pa.concat_tables(tables), folder / KNOWN_FILE, compression="zstd")
 
 
-def shared_members(before: Known, after: Known) -> sparse.csr_array:
+def shared_members(before: Known, after: Known) -> "scipy.sparse.csr_array":
     """How many members each case of one run shares with each of another, (cases before, cases after).
 
     0 where hubs are all that they share: a member of very many cases would make as many pairs as their square.
@@ -113,11 +113,11 @@ def shared_members(before: Known, after: Known) -> sparse.csr_array:
     names = pc.unique(before.member)
     width = len(names)
 
-    def has(known: Known) -> sparse.csr_array:
+    def has(known: Known) -> "scipy.sparse.csr_array":
         at = pc.index_in(known.member, names).fill_null(-1).to_numpy()
         is_known = at >= 0
         ones = np.ones(np.count_nonzero(is_known), np.int64)
-        return sparse.csr_array((ones, (known.case[is_known], at[is_known])), shape=(len(known.ids), width))
+        return scipy.sparse.csr_array((ones, (known.case[is_known], at[is_known])), shape=(len(known.ids), width))
 
     both = has(before), has(after)
     counts = [one.sum(axis=0) for one in both]
@@ -127,7 +127,7 @@ def shared_members(before: Known, after: Known) -> sparse.csr_array:
     is_hub[order[np.cumsum(pairs[order]) > max(_LEAST_PAIRS, most)]] = True
     shared = (both[0][:, ~is_hub] @ both[1][:, ~is_hub].T).tocoo()
     hubs = both[0][:, is_hub][shared.row].multiply(both[1][:, is_hub][shared.col]).sum(axis=1)
-    return sparse.csr_array((shared.data + hubs, (shared.row, shared.col)), shape=shared.shape)
+    return scipy.sparse.csr_array((shared.data + hubs, (shared.row, shared.col)), shape=shared.shape)
 
 
 class Matches(NamedTuple):

@@ -70,7 +70,7 @@ def links_of(evidence: Evidence, case: Case) -> list[tuple[int, int]]:
 
 def describe(evidence: Evidence, cases: Cases, position: int) -> dict[str, Any]:
     """Everything that is told of a case, JSON-able."""
-    case, kept = cases[position], evidence.rows
+    case, kept, id_of = cases[position], evidence.rows, evidence.graph.external_id
     rows = kept if len(case.rows) else None
     ranks, roles = evidence.row_of_node[case.members], roles_of(case, kept)
     some = case.members[:MOST_MEMBERS]
@@ -89,13 +89,7 @@ def describe(evidence: Evidence, cases: Cases, position: int) -> dict[str, Any]:
         "num_core": len(case.core),
         "roles": {role: roles.count(role) for role in _ROLES if role in roles},
         "members": [
-            {
-                "id": evidence.graph.external_id(node),
-                "role": role,
-                "rank": 1 + rank,
-                "p": chance,
-                "core": at < len(case.core),
-            }
+            {"id": id_of(node), "role": role, "rank": 1 + rank, "p": chance, "core": at < len(case.core)}
             for at, (node, role, rank, chance) in enumerate(members)
         ],
         "rows": [] if rows is None else [row_facts(evidence, int(row)) for row in case.rows[:_MOST_ROWS]],
@@ -104,13 +98,13 @@ def describe(evidence: Evidence, cases: Cases, position: int) -> dict[str, Any]:
     }
     if cases.found is not None:
         told["parts"] = [(name, title_of(part)) for name, part in cases.parts_of(position)]
-        told["taken_out"] = [evidence.graph.external_id(node) for node in cases.taken_out(position).tolist()]
+        told["taken_out"] = [id_of(node) for node in cases.taken_out(position).tolist()]
     if rows is not None and rows.rows.has_times:
         first, last = (float(rows.rows.time[row]) for row in (case.rows.min(), case.rows.max()))
         told |= {"first": first, "last": last, "steps": rows.steps, "when": span_texts([first, last], rows.steps)}
     best = case.core[np.argsort(ranks[: len(case.core)])][:_MOST_REASONS]
     reasons = {_reason(evidence, int(node), case.held_by): int(node) for node in best[::-1]}  # one of equal ones
-    told["reasons"] = [(evidence.graph.external_id(node), text) for text, node in reversed(reasons.items())]
+    told["reasons"] = [(id_of(node), text) for text, node in reversed(reasons.items())]
     head, body = case_text(told, _expected_edges(evidence, case.members))
     return told | {"text": f"{head} {body}", "body": body}
 

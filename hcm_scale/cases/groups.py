@@ -26,9 +26,8 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import sparse
-from scipy.sparse.csgraph import connected_components
 
 from hcm_scale.base.jit import kernel
 from hcm_scale.base.order import first_not_below
@@ -107,8 +106,8 @@ def _ends(indptr: Any, indices: Any, holds: NDArray[np.bool_]) -> tuple[Any, Any
 
 def _parts(count: int, one: Any, other: Any) -> Any:
     """The component of each of so many nodes by edges."""
-    edges = sparse.coo_array((np.ones(len(one), np.bool_), (one, other)), shape=(count, count))
-    return connected_components(edges, directed=False)[1]
+    edges = scipy.sparse.coo_array((np.ones(len(one), np.bool_), (one, other)), shape=(count, count))
+    return scipy.sparse.csgraph.connected_components(edges, directed=False)[1]
 
 
 def _joined_parts(indptr: Any, indices: Any, strength: NDArray[np.int8]) -> Any:

@@ -13,9 +13,8 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import sparse
-from scipy.sparse.csgraph import connected_components
 
 from hcm_scale.rows.evidence import RowEvidence
 from hcm_scale.rows.rows import DAY
@@ -53,8 +52,8 @@ def held_rows(
     if not len(every):
         return []
     of_node, size = np.concatenate(owner), len(nodes) + len(every)
-    joins = sparse.csr_array((np.ones(len(of_node), bool), (of_node, len(nodes) + of_row)), shape=(size, size))
-    num_found, found = connected_components(joins, directed=False)
+    joins = scipy.sparse.csr_array((np.ones(len(of_node), bool), (of_node, len(nodes) + of_row)), shape=(size, size))
+    num_found, found = scipy.sparse.csgraph.connected_components(joins, directed=False)
     strongest = np.where(numbers.max(axis=1) > 0.0, numbers.argmax(axis=1), 0)
     out = [Held(nodes[:0], every[:0], "")] * 0
     accounts, of_rows = (np.argsort(labels, kind="stable") for labels in (found[: len(nodes)], found[len(nodes) :]))

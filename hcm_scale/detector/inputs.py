@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import scipy
 import torch
 from numpy.typing import NDArray
-from scipy import sparse
 
 from hcm_scale.base import console, remote
 from hcm_scale.config import FolderGraph, GraphConfig, MatrixGraph, PygGraph, ReaderGraph, TablesGraph
@@ -126,7 +126,7 @@ def _is_pyg(data: Any) -> bool:
     return hasattr(data, "edge_index") and not is_table(data)
 
 
-def _as_adjacency(edge_index: Any, x: Any) -> tuple[sparse.coo_array, Any]:
+def _as_adjacency(edge_index: Any, x: Any) -> tuple[scipy.sparse.coo_array, Any]:
     """(adjacency, attributes) of an edge_index, an array or tensor (2, E), and attributes of nodes; else TypeError."""
     ends, x = (array.detach().cpu().numpy() if isinstance(array, torch.Tensor) else array for array in (edge_index, x))
     if ends.ndim != 2 or len(ends) != 2 or ends.dtype.kind not in "iu":
@@ -136,7 +136,7 @@ def _as_adjacency(edge_index: Any, x: Any) -> tuple[sparse.coo_array, Any]:
         )
     size = int(ends.max(initial=0)) + 1 if x is None else len(x)
     with libraries.reading(f"edge_index and x, which is of {size:,} nodes, do not go together"):
-        return sparse.coo_array((np.ones(ends.shape[1], np.float32), ends), shape=(size, size)), x
+        return scipy.sparse.coo_array((np.ones(ends.shape[1], np.float32), ends), shape=(size, size)), x
 
 
 def _networkx_input(data: Any) -> Input:

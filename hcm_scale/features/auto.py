@@ -49,8 +49,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import sparse, special
 
 from hcm_scale.base.names import AS_END, GAP_SUFFIX, NO_COLUMN, VECTOR
 from hcm_scale.features.components import fit_components
@@ -213,7 +213,7 @@ def _survey(by_column: Any, names: tuple[str, ...]) -> tuple[Survey, NDArray[np.
     """A survey of every column of a sample, and which column flags its gaps."""
     gaps, is_flag = _gap_columns(names, len(names)), np.array([name.endswith(GAP_SUFFIX) for name in names])
     surveyed: list[tuple[NDArray[Any], ...]] = []
-    if sparse.issparse(by_column):
+    if not isinstance(by_column, np.ndarray):
         starts, num_rows = by_column.indptr.astype(np.int64), by_column.shape[0]
         borders = np.searchsorted(starts, np.arange(0, starts[-1], _SURVEYED_VALUES))
         for first, last in itertools.pairwise(np.unique([0, *borders, len(names)]).tolist()):
@@ -283,7 +283,7 @@ def _quartile_distance(
 
 def _values_of(by_column: Any, column: int, gap: int) -> tuple[NDArray[np.float64], int]:
     """The non-zero values of one column, and how many rows have a value at all; `gap` is the column of its gaps."""
-    if sparse.issparse(by_column):
+    if not isinstance(by_column, np.ndarray):
         return by_column.data[slice(*by_column.indptr[column : column + 2])].astype(np.float64), by_column.shape[0]
     values = by_column[column] if gap < 0 else by_column[column][by_column[gap] == 0]
     return values[values != 0].astype(np.float64), len(values)
@@ -369,7 +369,7 @@ def _fit_singles(by_column: Any, decision: Decision, survey: Survey, gaps: NDArr
         if int(gaps[column]) in position:
             flagged.setdefault(position[int(gaps[column])], []).append(k)
     flags = {int(flag) for flag in gaps} - {-1}
-    lacking = {k for k in flags if not sparse.issparse(by_column) and (by_column[k] == NO_COLUMN).any()}
+    lacking = {k for k in flags if isinstance(by_column, np.ndarray) and (by_column[k] == NO_COLUMN).any()}
     for column, k in position.items():
         flag = column if column in flags else int(gaps[column])
         if flag in lacking:
@@ -383,7 +383,7 @@ def _score_curve(stored: NDArray[np.float64], num_rows: int) -> Curve:
     The value of rank r among n gets the (r - 1/2) / n quantile; equal values share the mean of their ranks.
     """
     values, counts = np.unique(np.concatenate([stored, np.zeros(num_rows - len(stored))]), return_counts=True)
-    scores = special.ndtri((np.cumsum(counts) - 0.5 * counts) / counts.sum())
+    scores = scipy.special.ndtri((np.cumsum(counts) - 0.5 * counts) / counts.sum())
     scores -= np.average(scores, weights=counts)
     deviation = np.sqrt(np.average(scores**2, weights=counts))
     return values.astype(np.float32), (scores / max(deviation, _LEAST_DEVIATION)).astype(np.float32)

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import linalg, sparse
-from scipy.sparse.linalg import LinearOperator, eigsh
 from threadpoolctl import threadpool_limits
 
 from hcm_scale.base.threads import run_in_slices
@@ -49,9 +48,9 @@ class Components:
 
     def project(self, block: AttributeRows) -> NDArray[np.float64]:
         """The scores of a block of rows, (rows, q)."""
-        if sparse.issparse(block):
-            return block.astype(np.float64) @ self.loadings - self.mean @ self.loadings
-        return (block - self.mean) @ self.loadings
+        if isinstance(block, np.ndarray):
+            return (block - self.mean) @ self.loadings
+        return block.astype(np.float64) @ self.loadings - self.mean @ self.loadings
 
 
 def fit_components(stream: Stream, num_components: int) -> Components:
@@ -68,7 +67,8 @@ def fit_components(stream: Stream, num_components: int) -> Components:
     if squares <= 8 * np.finfo(float).eps * num_rows * (rows.mean @ rows.mean):  # all rows are equal
         values, loadings = np.zeros(1), np.zeros((num_columns, 1))
     elif side <= _MAX_FORMED[rows.is_sparse] or 4 * wanted >= side:
-        values, vectors = linalg.eigh(rows.products(), subset_by_index=(side - wanted, side - 1), overwrite_a=True)
+        last = (side - wanted, side - 1)
+        values, vectors = scipy.linalg.eigh(rows.products(), subset_by_index=last, overwrite_a=True)
         loadings = rows.loadings(values, vectors)
     elif wanted <= _FEW_COMPONENTS:
         values, vectors = _by_lanczos(rows, wanted)
@@ -102,9 +102,9 @@ class _CentredRows:
         for block in stream():
             total = total + np.asarray(block.sum(axis=0, dtype=np.float64))
             num_rows += block.shape[0]
-            held += [block.astype(np.float64)] if sparse.issparse(block) else []
+            held += [] if isinstance(block, np.ndarray) else [block.astype(np.float64)]
         mean = np.asarray(total) / num_rows
-        matrix = sparse.vstack(held, format="csr") if held else None
+        matrix = scipy.sparse.vstack(held, format="csr") if held else None
         both = None if matrix is None else (matrix, matrix.T.tocsr())
         return _CentredRows(stream, (num_rows, len(mean)), mean, both)
 
@@ -198,9 +198,10 @@ def _by_lanczos(rows: _CentredRows, wanted: int) -> tuple[Any, Any]:
     """The largest eigenvalues, rising, and eigenvectors of the smaller side."""
     side = min(rows.shape)
     start = np.random.default_rng(0).standard_normal(side)
-    operator = LinearOperator((side, side), matvec=lambda v: rows.apply(v.ravel()), dtype=np.float64)
+    operator = scipy.sparse.linalg.LinearOperator((side, side), lambda v: rows.apply(v.ravel()), dtype=np.float64)
     with threadpool_limits(limits=1, user_api="blas"):  # many tiny calls: threads would only wait for each other
-        return eigsh(operator, k=wanted, which="LA", tol=1e-12, v0=start, ncv=min(side, max(4 * wanted, 64)))
+        most = min(side, max(4 * wanted, 64))
+        return scipy.sparse.linalg.eigsh(operator, k=wanted, which="LA", tol=1e-12, v0=start, ncv=most)
 
 
 def _by_blocks(rows: _CentredRows, wanted: int) -> tuple[Any, Any]:

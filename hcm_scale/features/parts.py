@@ -22,9 +22,9 @@ from typing import Any
 
 import numba
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
-from scipy import sparse
 from threadpoolctl import threadpool_limits
 
 from hcm_scale.base.files import typed
@@ -54,7 +54,7 @@ def _sliceable(x: Attributes) -> Any:
 
 
 def _as_block(rows: Any) -> AttributeRows:
-    return rows.astype(np.float32, copy=False) if sparse.issparse(rows) else np.asarray(rows, np.float32)
+    return rows.astype(np.float32, copy=False) if not isinstance(rows, np.ndarray) else np.asarray(rows, np.float32)
 
 
 def _slices(x: Attributes, num_features: int = 0) -> list[slice]:
@@ -92,7 +92,7 @@ class Singles:
     def apply(self, block: AttributeRows) -> NDArray[np.float64]:
         """The features of a block of rows, (rows, width)."""
         raw = block[:, self.columns]
-        values = np.asarray(raw.toarray() if sparse.issparse(raw) else raw, np.float64)
+        values = np.asarray(raw.toarray() if not isinstance(raw, np.ndarray) else raw, np.float64)
         out = (np.clip(values, self.low, self.high) - self.centre) * self.factor
         for position, (knots, scores) in self.curves.items():
             out[:, position] = np.interp(values[:, position], knots, scores)
@@ -140,9 +140,9 @@ def group_values(how: str, ends: NDArray[np.float64]) -> Callable[[AttributeRows
         return values
 
     def change_block(block: AttributeRows) -> AttributeRows:
-        if sparse.issparse(block):
+        if not isinstance(block, np.ndarray):
             data = change(block.data, block.indices)
-            return sparse.csr_array((data, block.indices, block.indptr), shape=block.shape)
+            return scipy.sparse.csr_array((data, block.indices, block.indptr), shape=block.shape)
         return change(block, slice(None))
 
     return change_block
@@ -230,7 +230,7 @@ class FittedTransform:
         order = np.array([position.get(name, 0) for name in self.attributes])
         absent = np.array([name not in position for name in self.attributes])
         if isinstance(x, SparseRows):
-            return SparseRows.of(x.csr()[:, order] @ sparse.diags_array((~absent).astype(np.float32)))
+            return SparseRows.of(x.csr()[:, order] @ scipy.sparse.diags_array((~absent).astype(np.float32)))
         out = np.asarray(x)[:, order]
         bases = {_base(name) for name in columns if not name.endswith(GAP_SUFFIX)}
         for k in np.flatnonzero(absent):

@@ -31,9 +31,9 @@ from typing import Any, NamedTuple, TypedDict
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import scipy
 import xxhash
 from numpy.typing import NDArray
-from scipy import sparse
 
 from hcm_scale.base import files
 from hcm_scale.base.npy import open_array, open_npy, save_npy
@@ -67,14 +67,14 @@ class SparseRows:
     def shape(self) -> tuple[int, int]:
         return len(self.indptr) - 1, self.num_columns
 
-    def csr(self) -> sparse.csr_array:
+    def csr(self) -> "scipy.sparse.csr_array":
         """The same memory as a scipy array."""
-        return sparse.csr_array((self.data, self.indices, self.indptr), shape=self.shape)
+        return scipy.sparse.csr_array((self.data, self.indices, self.indptr), shape=self.shape)
 
     @staticmethod
     def of(matrix: Any) -> "SparseRows":
         """From any scipy sparse matrix: duplicates summed, columns sorted, explicit zeros removed."""
-        csr = sparse.csr_array(matrix, dtype=np.float32, copy=True)
+        csr = scipy.sparse.csr_array(matrix, dtype=np.float32, copy=True)
         csr.sum_duplicates()
         csr.eliminate_zeros()
         return SparseRows(csr.indptr.astype(np.int64), csr.indices.astype(np.int32), csr.data, csr.shape[1])

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import scipy
 from numpy.typing import NDArray
-from scipy import sparse
 
 from hcm_scale.base import files
 from hcm_scale.base.names import DEGREE, GAP_SUFFIX, NO_COLUMN
@@ -222,7 +222,7 @@ def _write_sparse(folder: Path, rows: SparseRows, nonfinite: str, added: int) ->
             total = np.bincount(columns, data.astype(np.float64), len(used))
             good = rows.shape[0] - np.bincount(columns[wrong], minlength=len(used))
             data[wrong] = (total / np.maximum(good, 1))[columns[wrong]]
-        rows = SparseRows.of(sparse.csr_array((data, rows.indices, rows.indptr), shape=rows.shape))
+        rows = SparseRows.of(scipy.sparse.csr_array((data, rows.indices, rows.indptr), shape=rows.shape))
     indptr = np.concatenate([rows.indptr, np.full(added, rows.indptr[-1])]) if added else rows.indptr
     save_npy(folder / "x_indptr.npy", np.asarray(indptr, np.int64))
     save_npy(folder / "x_indices.npy", np.asarray(rows.indices, np.int32))

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import scipy
 from numpy.typing import NDArray
-from scipy import sparse
 
 from hcm_scale.graph.store import Graph, SparseRows
 from hcm_scale.ingest.arrays import DenseRows, Edges, write_arrays
@@ -195,4 +195,4 @@ def _entries(matrix: Any) -> Any:
         return matrix.to_scipy(layout="coo")
     entries = matrix.to_sparse_coo().coalesce()
     row, column = entries.indices().cpu().numpy()
-    return sparse.coo_array((entries.values().detach().cpu().numpy(), (row, column)), shape=tuple(matrix.shape))
+    return scipy.sparse.coo_array((entries.values().detach().cpu().numpy(), (row, column)), shape=tuple(matrix.shape))

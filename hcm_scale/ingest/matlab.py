@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import sparse
 
 from hcm_scale.graph.store import Graph, SparseRows
 from hcm_scale.ingest.arrays import DenseRows, check_indptr, check_keys, write_arrays
@@ -215,7 +215,7 @@ def _choose(path: Path, keys: Mapping[str, str]) -> dict[str, Variable]:
     return {role: held[name] for role, name in chosen.items()}
 
 
-def _matrix(variable: Variable, num_rows: int) -> np.ndarray | sparse.csc_array:
+def _matrix(variable: Variable, num_rows: int) -> "np.ndarray | scipy.sparse.csc_array":
     """A variable of `num_rows` rows, all of its indices checked."""
     if len(variable.shape) != 2 or variable.shape[0] != num_rows:
         raise InputError(f"{variable.where} has shape {variable.shape}; legal is ({num_rows}, d)")
@@ -233,4 +233,4 @@ def _matrix(variable: Variable, num_rows: int) -> np.ndarray | sparse.csc_array:
     if num_entries and not 0 <= rows.min() <= rows.max() < num_rows:
         raise InputError(f"{variable.where} names the rows {rows.min()} .. {rows.max()}; legal are 0 .. {num_rows - 1}")
     indptr = check_indptr(starts, num_entries, f"column starts of {variable.name}")
-    return sparse.csc_array((values, rows.astype(np.int32, copy=False), indptr), variable.shape)
+    return scipy.sparse.csc_array((values, rows.astype(np.int32, copy=False), indptr), variable.shape)

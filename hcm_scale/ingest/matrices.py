@@ -31,8 +31,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import scipy
 from numpy.typing import NDArray
-from scipy import sparse
 
 from hcm_scale.base.console import shorten
 from hcm_scale.base.npy import open_npy, read_header
@@ -203,7 +203,7 @@ def _from_scipy(arrays: Arrays, path: Path) -> Edges:
     values = held("data").require(NUMBERS, "numbers")
     ends = tuple(held(name).require(INTEGERS, "integers") for name in ("row", "col"))
     with reading(f"{path.name} is no coo matrix"):
-        matrix = sparse.coo_array((values, ends), shape=shape)
+        matrix = scipy.sparse.coo_array((values, ends), shape=shape)
     return edges_of_matrix(matrix, path.name)
 
 
@@ -211,7 +211,7 @@ def edges_of_matrix(matrix: Any, origin: str) -> Edges:
     """The nonzero entries of a square matrix in memory, dense or sparse, as edges."""
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise InputError(f"the adjacency matrix of {origin} has shape {matrix.shape}; it must be square")
-    entries = sparse.coo_array(matrix)
+    entries = scipy.sparse.coo_array(matrix)
     held = Edges.of(entries.row, entries.col, entries.data, int(matrix.shape[0]))
     return replace(held, chunks=lambda: _nonzero(held.chunks()))
 

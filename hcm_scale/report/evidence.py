@@ -132,10 +132,7 @@ class Evidence:
 
     def row(self, node: int) -> dict[str, Any]:
         """The row of a node in the ranked table."""
-        if node in self._fetched:
-            return self._fetched[node]
-        row: dict[str, Any] = self.scores.slice(int(self.row_of_node[node]), 1).to_pylist()[0]
-        return row
+        return self._fetched.get(node) or dict(self.scores.slice(int(self.row_of_node[node]), 1).to_pylist()[0])
 
     def usual(self, name: str, node: int, of_nodes: Callable[[NDArray[np.int64]], Any]) -> Any:
         """What of_nodes(nodes of like degree and type) returns, computed once for all of these; None if too few."""

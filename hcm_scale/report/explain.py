@@ -260,9 +260,8 @@ def label_of(y: int | None, kind: int | None) -> str | None:
     """
     if y is None:
         return None
-    if not y:
-        return "normal"
-    return f"{KIND_NAMES[kind]} anomaly" if kind and kind < len(KIND_NAMES) else "anomaly"
+    known = f"{KIND_NAMES[kind]} anomaly" if kind and kind < len(KIND_NAMES) else "anomaly"
+    return known if y else "normal"
 
 
 def _neighbors(evidence: Evidence, node: int, most: int | None) -> tuple[Neighbor, ...]:

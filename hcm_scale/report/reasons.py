@@ -12,6 +12,7 @@ unlike; where a value is extreme (`explain.py`) it is given in any case. The num
 
 import math
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -30,31 +31,33 @@ def reasons(
 ) -> tuple[Reason, ...]:
     """The reasons of a node; `row` is its row of the ranked table; `far_off`, `extreme` say so of its attributes."""
     sizes, faint, kinds = (evidence.num_scored, evidence.num_ranked), faint_kinds(evidence.scores), evidence.kinds
-    candidates: list[tuple[Kind, Reason]] = []
-    for kind in kinds.values():
-        if kind.name not in faint and kind.says_something(row):
-            candidates.append((kind, Reason(kind.name, int(row[kind.rank_column]), sizes[kind.ranks_all_nodes])))
+    ranked = {
+        kind.name: Reason(kind.name, int(row[kind.rank_column]), sizes[kind.ranks_all_nodes])
+        for kind in kinds.values()
+        if kind.name not in faint and kind.says_something(row)
+    }
     around = Around(evidence, node, row)
+    told = cache(lambda name: _with_numbers(around, kinds[name], ranked[name]))
+
+    def is_usual(kind: Kind) -> bool:
+        """Whether it says nothing but what is usual, as that its only neighbour looks as far away as others' do."""
+        value, usual = (told(kind.name).value, told(kind.name).usual) if kind.follows_differences else (None, None)
+        return value is not None and usual is not None and math.isclose(value, usual, rel_tol=0.01)
+
     # as `strongest` compares ranks, so that the column `evidence` names the first, unless its cause comes before it
-    candidates.sort(key=lambda pair: (pair[1].rank - 0.5) / max(1, pair[1].num_ranked))
-    notable = [pair for pair in candidates if pair[1].notable or (extreme and pair[0].shows_differences)]
-    chosen = [pair for pair in notable if not _is_usual(around, *pair)]
-    chosen = chosen or [pair for pair in candidates if not _is_usual(around, *pair)][:1] or candidates[:1]
+    candidates = [
+        kinds[name] for name in sorted(ranked, key=lambda n: (ranked[n].rank - 0.5) / max(1, ranked[n].num_ranked))
+    ]
+    notable = [kind for kind in candidates if ranked[kind.name].notable or (extreme and kind.shows_differences)]
+    chosen = [kind for kind in notable if not is_usual(kind)]
+    chosen = chosen or [kind for kind in candidates if not is_usual(kind)][:1] or candidates[:1]
     if row["degree"] == 1:  # of one edge, which says little
-        chosen.sort(key=lambda pair: pair[0].needs_hops)
-    first = next((i for i, (kind, _) in enumerate(chosen) if far_off and kind.follows_differences), None)
-    cause = next((i for i, (kind, _) in enumerate(chosen) if kind.shows_differences), None)
+        chosen.sort(key=lambda kind: kind.needs_hops)
+    first = next((i for i, kind in enumerate(chosen) if far_off and kind.follows_differences), None)
+    cause = next((i for i, kind in enumerate(chosen) if kind.shows_differences), None)
     if first is not None and cause is not None and first < cause:
         chosen.insert(first, chosen.pop(cause))
-    return tuple(_with_numbers(around, *pair) for pair in chosen)
-
-
-def _is_usual(around: Around, kind: Kind, reason: Reason) -> bool:
-    """Whether a kind says nothing but what is usual, as that its only neighbour looks as far away as others' do."""
-    if not kind.follows_differences:
-        return False
-    told = _with_numbers(around, kind, reason)
-    return told.value is not None and told.usual is not None and math.isclose(told.value, told.usual, rel_tol=0.01)
+    return tuple(told(kind.name) for kind in chosen)
 
 
 def _with_numbers(around: Around, kind: Kind, reason: Reason) -> Reason:

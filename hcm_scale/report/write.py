@@ -37,7 +37,7 @@ JSON_FILE, HTML_FILE = "report.json", "report.html"
 _WHOLE_COLUMNS = ("node", "p", "flagged", "evidence", "type", "y", "kind")  # read of all nodes, beside scores and ranks
 _NUM_NEIGHBORS = 8  # listed per explained node
 _NUM_BY_KIND = 10  # nodes shown of each kind of evidence
-_LEAST_TOLD, _MOST_TOLD = 100, 1000  # first nodes whose reasons stand in the table: as many as are flagged
+_LEAST_TOLD, _MOST_TOLD = 100, 300  # first nodes whose reasons stand in the table: as many as are flagged
 _NUM_CHARTS = 3  # in a notebook
 _FOUND = ("num_flagged", "fdr", "precision", "stability")
 _JSON_TYPES = {str, int, bool, type(None)}
@@ -237,6 +237,8 @@ def _json_safe(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return _json_safe(value.tolist())
     if isinstance(value, list | tuple):
-        plain = set(map(type, value)) <= _JSON_TYPES  # as most columns of the table are
-        return list(value) if plain else [_json_safe(item) for item in value]
+        types = set(map(type, value))  # most columns of the table are of one
+        if types == {float} and all(map(math.isfinite, value)):
+            return [float(f"{item:.7g}") for item in value]
+        return list(value) if types <= _JSON_TYPES else [_json_safe(item) for item in value]
     return value if isinstance(value, str | int | bool | None) else str(value)

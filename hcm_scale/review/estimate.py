@@ -18,8 +18,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import expit
 
 from hcm_scale.base.rng import key
 from hcm_scale.base.threads import run_in_slices
@@ -87,7 +87,7 @@ class Estimates:
     def _chances(self, nodes: Nodes) -> Values:
         """Chance of the average of some nodes to be bad, in every draw, (draws,)."""
         few = nodes[np.linspace(0, len(nodes) - 1, min(len(nodes), _MOST_NODES)).astype(np.int64)]
-        return expit(_columns(self.heights, few) @ self.drawn).mean(axis=0)
+        return scipy.special.expit(_columns(self.heights, few) @ self.drawn).mean(axis=0)
 
     def shares(self, name: str, firsts: Sequence[int]) -> list[Share]:
         """Shares of bad among the first nodes of a list; the lengths that it does not have are left out."""

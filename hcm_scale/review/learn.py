@@ -29,8 +29,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import expit, softmax
 
 from hcm_scale.base.jit import kernel
 from hcm_scale.base.order import Places, double_places
@@ -286,7 +286,7 @@ def _average(rows: _Rows, kept: NDArray[np.bool_]) -> tuple[Values, Values]:
     fits = [_fit(rows.columns[kept], rows.label[kept], rows.weight[kept], each) for each in rows.hypotheses]
     evidence = np.array([each[1] for each in fits])
     evidence[0] += _HEAD_START + _START_OF_FEW * max(0.0, 1.0 - rows.num_verdicts / _ENOUGH)
-    likely = softmax(evidence)
+    likely = scipy.special.softmax(evidence)
     return likely, sum(share * weights for share, (weights, _) in zip(likely, fits, strict=True))
 
 
@@ -314,7 +314,7 @@ def fit_logistic(columns: Values, label: Values, weight: Values, prior: Values) 
 
     best, least = prior.copy(), loss(prior)
     for _ in range(50):
-        chance = expit(columns @ best)
+        chance = scipy.special.expit(columns @ best)
         curvature = (columns * (weight * chance * (1 - chance))[:, None]).T @ columns + np.eye(len(prior))
         step = np.linalg.solve(curvature, columns.T @ (weight * (chance - label)) + best - prior)
         while np.abs(step).max() > 1e-6 and (new := loss(best - step)) > least:

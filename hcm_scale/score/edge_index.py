@@ -82,10 +82,10 @@ class EdgeIndex:
         out[known] = at[found] - self.indptr[u[known] + 1] + self.start[u[known] + 1]
         return out
 
-    def of_node(self, v: int, step: int = 1) -> NDArray[np.int64]:
-        """Edge numbers of every step-th of v's neighbours (out-neighbours if directed), in CSR order."""
-        out = np.empty(-(-(self.indptr[v + 1] - self.indptr[v]) // step), np.int64)
-        row_edges(self.for_kernels, v, step, out)
+    def of_node(self, v: int) -> NDArray[np.int64]:
+        """Numbers of the edges to v's neighbours (out-neighbours if directed), in CSR order."""
+        out = np.empty(self.indptr[v + 1] - self.indptr[v], np.int64)
+        row_edges(self.for_kernels, v, out)
         return out
 
 
@@ -181,11 +181,11 @@ def ask_ahead(indptr, indices, start, v, position):
 
 
 @kernel
-def row_edges(edges, v, step, out):
-    """out[i] = number of the edge between v and its (step * i)-th neighbour."""
+def row_edges(edges, v, out):
+    """out[i] = number of the edge between v and its i-th neighbour."""
     indptr, indices, start, directed = edges
     for i in range(len(out)):
-        out[i] = edge_number(indptr, indices, start, directed, v, indptr[v] + step * i)
+        out[i] = edge_number(indptr, indices, start, directed, v, indptr[v] + i)
 
 
 @kernel

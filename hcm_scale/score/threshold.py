@@ -27,8 +27,8 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import gammaincc, gammaincinv
 
 from hcm_scale.base.order import order
 from hcm_scale.base.threads import run_in_slices
@@ -80,7 +80,7 @@ def _p_values(sums: Sums) -> Values:
         both = np.where(
             tail > START, np.maximum(surprise[chunk] - dependence * (tail - 1.0), 0.0) + tail, surprise[chunk]
         )
-        p[chunk] = (1.0 - speaks) * np.exp(-both) + speaks * gammaincc(2.0, np.maximum(both - START, 0.0))
+        p[chunk] = (1.0 - speaks) * np.exp(-both) + speaks * scipy.special.gammaincc(2.0, np.maximum(both - START, 0.0))
         np.clip(p[chunk], LEAST_P, 1.0, out=p[chunk])
 
     run_in_slices(len(p), fill)
@@ -130,7 +130,7 @@ class _Gamma(NamedTuple):
         out = np.empty(len(total))
 
         def fill(chunk: slice) -> None:
-            chance = gammaincc(self.shape, np.maximum(total[chunk] - self.begin, 0.0) / self.scale)
+            chance = scipy.special.gammaincc(self.shape, np.maximum(total[chunk] - self.begin, 0.0) / self.scale)
             out[chunk] = -np.log(np.maximum(chance, LEAST_P)) / self.longer
 
         run_in_slices(len(out), fill)
@@ -151,7 +151,7 @@ def _fit_gamma(usual: Values, least_scale: float) -> _Gamma:
 
 @cache
 def _gamma_quantiles() -> Values:
-    quantiles: Values = gammaincinv(_SHAPES[:, None], _SHARES)
+    quantiles: Values = scipy.special.gammaincinv(_SHAPES[:, None], _SHARES)
     return quantiles
 
 

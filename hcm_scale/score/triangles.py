@@ -23,8 +23,8 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import sparse
 
 from hcm_scale.base import order
 from hcm_scale.base.jit import fetch_add, kernel, prefetch
@@ -101,7 +101,7 @@ def count_and_expect(edges: EdgeIndex, rate: Rate | None = None, device: str = "
 def undirected(edges: EdgeIndex) -> EdgeIndex:
     """Edges of a directed graph without their directions; 10 bytes an arc while they are made, and the edges."""
     shape = edges.num_nodes, edges.num_nodes
-    arcs = sparse.csr_array((np.ones(len(edges.indices), bool), edges.indices, edges.indptr), shape=shape)
+    arcs = scipy.sparse.csr_array((np.ones(len(edges.indices), bool), edges.indices, edges.indptr), shape=shape)
     joined = (arcs + arcs.T).tocsr()
     joined.sort_indices()
     return edge_index(joined.indptr.astype(np.int64), joined.indices.astype(edges.indices.dtype))

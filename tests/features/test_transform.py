@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from scipy import io, sparse, stats
+from scipy import io, linalg, sparse, stats
 
-from hcm_scale.features import components
 from hcm_scale.features.transform import transform
 from hcm_scale.graph import SparseRows
 
@@ -141,8 +140,8 @@ def test_pca__centres_before_it_multiplies():
 
 @pytest.mark.parametrize("shape", [(30, 5_000), (5_000, 30)])
 def test_pca__never_makes_a_matrix_of_the_larger_side(shape, monkeypatch):
-    sides, whole = [], components.linalg.eigh
-    monkeypatch.setattr(components.linalg, "eigh", lambda a, **o: sides.append(len(a)) or whole(a, **o))
+    sides, whole = [], linalg.eigh
+    monkeypatch.setattr(linalg, "eigh", lambda a, **o: sides.append(len(a)) or whole(a, **o))
     for rows in both(counts(*shape)):
         transform(rows, scale="none", pca=3)
     assert sides == [30, 30]

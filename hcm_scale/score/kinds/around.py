@@ -20,7 +20,6 @@ MAX_STEPS = 1 << 20  # over the edges of a node's neighbours, a third of a secon
 _MOST_NEIGHBORS = 1 << 10  # of a node that shows what is usual
 _BLOCK_NODES, _BLOCK_PAIRS = 1 << 8, 1 << 16
 
-
 Evidence = Any  # a `report.evidence.Evidence`, in a room above this one
 Lengths = Callable[[Evidence, NDArray[Any], NDArray[np.int64]], NDArray[np.float64]]  # of ends (2, k) and edge numbers
 
@@ -69,19 +68,18 @@ class Around:
 
     def lengths(self, lengths: Lengths) -> NDArray[np.float64]:
         """Lengths of the edges to its neighbours."""
-        return lengths(self.evidence, *_edges_of(self.evidence, self.node))
+        ends = np.stack([np.full_like(self.neighbors, self.node), self.neighbors])
+        return lengths(self.evidence, ends, self.evidence.edges.of_node(self.node))
 
     def mean_length(self, name: str, lengths: Lengths) -> dict[str, Any]:
         """Mean length of its edges, the median of that over nodes of like degree and type, how many edges have one."""
 
         def median(nodes: NDArray[np.int64]) -> float:
-            each = [_edges_of(self.evidence, int(other), _MOST_NEIGHBORS) for other in nodes]
-            owner = np.repeat(np.arange(len(each)), [len(numbers) for _, numbers in each])
-            pairs, numbers = (np.concatenate(some, axis=-1) for some in zip(*each, strict=True))
-            found = lengths(self.evidence, pairs, numbers)
+            owner, ends = _spaced_edges(self.evidence.graph, nodes)
+            found = lengths(self.evidence, ends, self.evidence.edges.find(*ends))
             has = np.isfinite(found)
-            counts = np.bincount(owner[has], minlength=len(each))
-            means = np.bincount(owner[has], found[has], len(each))[counts > 0] / counts[counts > 0]
+            counts = np.bincount(owner[has], minlength=len(nodes))
+            means = np.bincount(owner[has], found[has], len(nodes))[counts > 0] / counts[counts > 0]
             return float(np.median(means)) if len(means) else math.nan
 
         own = self.lengths(lengths)
@@ -89,12 +87,19 @@ class Around:
         return {"value": _mean(own), "usual": usual, "count": int(np.isfinite(own).sum())}
 
 
-def _edges_of(evidence: Evidence, node: int, most: int | None = None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The edges to a node's neighbours: both ends and numbers; evenly spaced ones where they are more than `most`."""
-    around = neighbors_of(evidence.graph, node)
-    step = max(1, len(around) // (most or len(around) or 1))
-    around = around[::step]
-    return np.stack([np.full_like(around, node), around]), evidence.edges.of_node(node, step)
+def _spaced_edges(graph: Graph, nodes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Edges of each of some nodes, evenly spaced where they are very many: whose each is, as a position, and its ends.
+
+    >>> graph = Graph(np.array([0, 2, 3, 4]), np.array([1, 2, 0, 0]))
+    >>> [part.tolist() for part in _spaced_edges(graph, np.array([2, 0]))]
+    [[0, 1, 1], [[2, 0, 0], [0, 1, 2]]]
+    """
+    first, degree = graph.indptr[nodes], graph.indptr[nodes + 1] - graph.indptr[nodes]
+    step = np.maximum(1, degree // _MOST_NEIGHBORS)
+    counts = -(-degree // step)
+    owner = np.repeat(np.arange(len(nodes)), counts)
+    turn = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return owner, np.stack([nodes[owner], graph.indices[first[owner] + turn * step[owner]]])
 
 
 def _mean(lengths: NDArray[np.float64]) -> float | None:

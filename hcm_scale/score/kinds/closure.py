@@ -144,9 +144,10 @@ def closure_reason(
     farthest = np.argsort(-np.minimum(own[ends].min(axis=0), across), kind="stable")[:num_triangles]
     if not len(farthest):
         return {"usual": usual}
-    members = np.unique(ends[:, farthest])
-    num_joined, value = int(np.isin(ends, members).all(axis=0).sum()), float(across[farthest].mean())
-    numbers_of = {"value": value, "usual": usual, "count": len(members), "pairs": num_joined}
+    chosen = np.zeros(len(own), bool)
+    chosen[ends[:, farthest]] = True
+    count, num_joined = (int(np.count_nonzero(some)) for some in (chosen, chosen[ends].all(axis=0)))
+    numbers_of = {"value": float(across[farthest].mean()), "usual": usual, "count": count, "pairs": num_joined}
     return numbers_of | {"far_pairs": len(farthest)}
 
 
