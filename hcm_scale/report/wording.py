@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base.text import clip, p_text, percent, sentence, value_text, weight
-from hcm_scale.base.threads import map_slices
 from hcm_scale.report.evidence import Evidence
 from hcm_scale.report.explain import Difference, EdgeExplanation, EdgeReason, Explanation, explain
 from hcm_scale.score.kinds.all import KINDS, ROW_TITLES
@@ -263,10 +262,8 @@ def all_reasons(e: Explanation) -> str:
 
 
 def reasons_of(evidence: Evidence, nodes: Sequence[int]) -> list[str]:
-    """All reasons of some nodes as sentences, found in threads."""
-    return map_slices(
-        len(nodes), lambda chunk: all_reasons(explain(evidence, nodes[chunk.start], num_neighbors=0)), size=1
-    )
+    """All reasons of some nodes as sentences; one after another, as threads would wait for each other's Python."""
+    return [all_reasons(explain(evidence, node, num_neighbors=0)) for node in nodes]
 
 
 def dropped_text(e: Explanation) -> str:
