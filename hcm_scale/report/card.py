@@ -38,7 +38,7 @@ def card(evidence: Evidence, node: int, rings: int, limit: int) -> dict[str, Any
         "lead": wording.opening_text(e),
         "told": [reason._asdict() for reason in wording.reason_texts(e)],
     }
-    words |= {"against": wording.compared_with(e)} if e.type else {}
+    words |= {"against": wording.compared_with(e)} if e.type or not e.degree else {}
     words |= {"own_title": wording.own_title(e), "own_rows": wording.own_rows(e)} if e.own else {}
     return e.as_dict(limit) | words | {"dropped": wording.dropped_text(e), "picture": layout(evidence.graph, e, rings)}
 

@@ -21,7 +21,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -97,7 +97,7 @@ class Difference:
         near = self.value == self.usual or (
             self.counts and self.usual is not None and _is_nearly(self.counts, self.usual)
         )
-        return self.extreme or (abs(self.deviations) >= NOTABLE_DEVIATIONS and not near)
+        return self.extreme or (abs(self.deviations) >= NOTABLE_DEVIATIONS and not near and not self.is_text)
 
 
 @dataclass(frozen=True)
@@ -202,9 +202,8 @@ class EdgeExplanation:
 
 def end_differences(evidence: Evidence, left: int, right: int) -> tuple[Difference, ...]:
     """The attributes in which two nodes differ most: `value` of the first, `neighbors` of the second."""
-    differences = _differences(evidence.of_type(left), left, np.array([right]), evidence.graph.num_attributes)
-    ordered = sorted(differences, key=lambda difference: (difference.is_text, -abs(difference.deviations)))
-    return tuple(difference for difference in ordered if difference.deviations)[:_NUM_DIFFERENCES]
+    differences = _differences(evidence.of_type(left), left, np.array([right]), _NUM_DIFFERENCES)
+    return tuple(difference for difference in differences if difference.deviations)
 
 
 def explain(
@@ -307,8 +306,7 @@ def _edge_types(graph: Graph, entries: NDArray[np.int64]) -> list[tuple[str, ...
     names = graph.info.get("edge_types")
     if graph.edge_types is None or not isinstance(names, list):
         return [()] * len(entries)
-    row = graph.edge_types[entries].tolist()
-    return [tuple(str(name) for i, name in enumerate(names) if bits >> i & 1) for bits in row]
+    return [tuple(str(n) for i, n in enumerate(names) if bits >> i & 1) for bits in graph.edge_types[entries].tolist()]
 
 
 def own_rows(evidence: Evidence, node: int, other: int | None = None) -> dict[str, Any] | None:
@@ -360,10 +358,13 @@ def _differences(evidence: Evidence, node: int, row: NDArray[Any], limit: int) -
 
     for c in np.flatnonzero(extreme).tolist():
         extreme[c] = (counts := counts_of(c)) is None or not _is_nearly(counts, float(usual[c]))
-    for c in np.lexsort((-np.abs(deviations), ~extreme)).tolist():
-        if (deviations[c] == 0.0 and not extreme[c]) or len(differences) == limit:
-            break
-        name, is_text = _source_of(names[c] if c < len(names) else f"attribute {c}", names)
+    sources = _sources(names) or [(f"attribute {c}", False) for c in range(len(own))]
+    of_text = np.array([is_text for _, is_text in sources], bool)  # some bucket of any text is far off: one place, last
+    order = np.lexsort((-np.abs(deviations), of_text, ~extreme))
+    for c in order[(deviations[order] != 0.0) | extreme[order]].tolist():
+        if len(differences) >= limit - (of_text.any() and not of_text[c]):
+            continue
+        name, is_text = sources[c]
         reading = readings.get(name, {})
         value, mean, middle = (_amount(float(row[c]), reading) for row in (own, theirs, usual))
         counts = counts_of(c)
@@ -405,18 +406,24 @@ def _is_nearly(counts: tuple[int, int], share: float) -> bool:
     return abs(counts[0] - share * counts[1]) < 1.0
 
 
-def _source_of(column: str, columns: tuple[str, ...]) -> tuple[str, bool]:
-    """The name to show a column by, and whether it is a bucket of a hashed text or a place in a vector, from 0 on.
+@lru_cache(8)
+def _sources(columns: tuple[str, ...]) -> list[tuple[str, bool]]:
+    """The name to show each column by, and whether it is a bucket of a hashed text or a place in a vector, from 0 on.
 
-    >>> _source_of("name#17", ("age", "name#0", "name#1")), _source_of("box#3", ("box#3",))
-    (('name', True), ('box#3', False))
+    >>> _sources(("age", "name#0", "name#1", "box#3"))
+    [('age', False), ('name', True), ('name', True), ('box#3', False)]
     """
-    vector = re.match(VECTOR, column)
-    if vector and f"{vector[1]}[1]" in columns:
-        return f"{vector[1]}[]", True
-    name, mark, bucket = column.rpartition("#")
-    is_bucket = bool(mark) and bucket.isdecimal() and f"{name}#0" in columns and f"{name}#1" in columns
-    return (name, True) if is_bucket else (column, False)
+    known = set(columns)
+
+    def source_of(column: str) -> tuple[str, bool]:
+        vector = re.match(VECTOR, column)
+        if vector and f"{vector[1]}[1]" in known:
+            return f"{vector[1]}[]", True
+        name, mark, bucket = column.rpartition("#")
+        is_bucket = bool(mark) and bucket.isdecimal() and {f"{name}#0", f"{name}#1"} <= known
+        return (name, True) if is_bucket else (column, False)
+
+    return [source_of(column) for column in columns]
 
 
 def _first_days(graph: Graph) -> dict[str, str]:

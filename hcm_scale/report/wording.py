@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hcm_scale.base.names import AS_END
 from hcm_scale.base.text import clip, p_text, percent, sentence, value_text, weight
 from hcm_scale.report.evidence import Evidence
 from hcm_scale.report.explain import Difference, EdgeExplanation, EdgeReason, Explanation, explain
@@ -26,6 +27,7 @@ from hcm_scale.score.kinds.phrases import (
     ID_WIDTH,
     NAME_WIDTH,
     category_text,
+    column_text,
     compared_with,
     held_against,
     quantity,
@@ -384,7 +386,7 @@ def _difference_lines(e: Explanation) -> list[str]:
     """A table of attributes: their names, the node's value, the neighbours' mean, the deviations."""
     if not e.differences:
         return []
-    rows = [("attribute", "its value", compared_with(e) if e.type else "neighbours", "deviations")]
+    rows = [("attribute", "its value", compared_with(e) if e.type or not e.degree else "neighbours", "deviations")]
     for d in e.differences:
         own, theirs = difference_values(d)
         name = clip(text_name(d).replace("`", "") if d.is_text else d.column, ID_WIDTH)
@@ -470,6 +472,9 @@ def _end_difference(e: EdgeExplanation, d: Difference) -> str:
         return f"their texts in `{clip(d.column, NAME_WIDTH)}` differ"
     if {d.value, d.neighbors} == {0.0, 1.0} and (category := category_text(d.column)):
         return f"{category[0]} is {category[1]} for {first if d.value else second} alone"
-    both = (("value", d.value), ("neighbors", d.neighbors))
-    own, other = ("never" if whose in d.never else quantity(value, d.first_day) for whose, value in both)
-    return f"`{clip(d.column, NAME_WIDTH)}` is {own} for {first} and {other} for {second}"
+    own, other = (quantity(value, d.first_day) for value in (d.value, d.neighbors))
+    if {"value", "neighbors"} & {*d.never}:
+        own, first, second = (other, second, first) if "value" in d.never else (own, first, second)
+        role = clip(d.column.rpartition(AS_END)[2], NAME_WIDTH)
+        return f"{column_text(d.column)} is {own} for {first}, and {second} is never `{role}`"
+    return f"{column_text(d.column)} is {own} for {first} and {other} for {second}"

@@ -170,7 +170,8 @@ def test_differences__tell_a_hashed_text_once_and_by_its_name(scored_world: Worl
     columns = ("age", *(f"name#{bucket}" for bucket in range(6)))
     world = scored_world(columns=columns)
     found = explain(world.evidence(), 0).differences
-    assert [d.column for d in found if d.is_text] == ["name"]
+    assert [d.column for d in found if d.is_text] == ["name"] == [found[-1].column]
+    assert not found[-1].notable
     assert all("#" not in d.column for d in found)
     plain = explain(scored_world(columns=("ticket#7", "age")).evidence(), 0).differences
     assert {d.column: d.is_text for d in plain} == {"ticket#7": False, "age": False}

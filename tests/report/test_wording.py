@@ -8,7 +8,7 @@ import pytest
 from hcm_scale.base import text
 from hcm_scale.edges.payments import edge_lines
 from hcm_scale.report import wording
-from hcm_scale.report.explain import Difference, EdgeWeight, Explanation, Neighbor
+from hcm_scale.report.explain import Difference, EdgeExplanation, EdgeWeight, Explanation, Neighbor
 from hcm_scale.score.kinds.all import KINDS
 from hcm_scale.score.kinds.kind import Reason
 
@@ -93,6 +93,25 @@ def test_attributes__of_an_end_that_nodes_never_are_at_are_never_in_the_table():
     difference = Difference("sum of amount, as payee", 9.0, 0.0, 4.0, never=("neighbors",))
     page = wording.explanation_text(made(ODD, differences=(difference,)))
     assert page.splitlines()[-1].split()[-3:] == ["9", "never", "+4.0"]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "never", "words"),
+    [
+        ((3502.0, 0.0), ("neighbors", "usual"), "`largest` when it is `payer` is 3,502 for A, and B is never `payer`"),
+        ((0.0, 3502.0), ("value",), "`largest` when it is `payer` is 3,502 for B, and A is never `payer`"),
+        ((9.0, 3502.0), (), "`largest` when it is `payer` is 9 for A and 3,502 for B"),
+    ],
+)
+def test_edge__an_end_that_is_never_payer_has_no_number(numbers: tuple[float, float], never: tuple[str, ...], words):
+    difference = Difference("largest, as payer", *numbers, 4.0, never=never)
+    edge = EdgeExplanation(("A", "B"), (3, 3), 90, 0.9, 1.0, None, 0.1, None, (), (difference,))
+    assert words in " ".join(wording.edge_text(edge).split())
+
+
+def test_attributes__of_a_node_without_neighbours_are_held_against_all_nodes():
+    alone = made(ODD, neighbors=(), differences=(Difference("amount", 9.0, 1.0, 4.0),))
+    assert "its value      all nodes   deviations" in wording.explanation_text(alone)
 
 
 def test_reasons__the_usual_value_is_not_called_odd():
