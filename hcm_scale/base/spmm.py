@@ -57,10 +57,7 @@ def gcn_scale(indptr: NDArray[np.int64], weights: NDArray[np.float32] | None = N
 
 
 def propagate(
-    indptr: NDArray[np.int64],
-    indices: NDArray[Any],
-    x: NDArray[np.float32],
-    weights: NDArray[np.float32] | None = None,
+    indptr: NDArray[np.int64], indices: NDArray[Any], x: NDArray[np.float32], weights: NDArray[np.float32] | None = None
 ) -> NDArray[np.float32]:
     """Â x over the whole graph."""
     out = np.empty_like(x)

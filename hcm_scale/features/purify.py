@@ -80,12 +80,7 @@ class SparseAttributes(NamedTuple):
 
 
 def edge_similarity(
-    indptr: NDArray[np.int64],
-    indices: NDArray[Any],
-    x: Attributes,
-    similarity: str,
-    *,
-    directed: bool = False,
+    indptr: NDArray[np.int64], indices: NDArray[Any], x: Attributes, similarity: str, *, directed: bool = False
 ) -> NDArray[np.float32]:
     """The similarity of every edge's two ends, f32 (num_edges,), in edge order.
 
@@ -278,12 +273,7 @@ def purify(graph: Graph, x: Attributes, *, like: Graph | None = None, **how: Any
 
 
 def find_dropped(
-    graph: Graph,
-    x: Attributes,
-    *,
-    similarity: str,
-    ratio: float,
-    before: dict[str, Any] | None = None,
+    graph: Graph, x: Attributes, *, similarity: str, ratio: float, before: dict[str, Any] | None = None
 ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
     """Which entries of the graph's CSR go, a bit each as `mark_dropped` sets them, and what was decided.
 

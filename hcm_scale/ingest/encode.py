@@ -731,10 +731,7 @@ def trimmed(column: pa.Array) -> pa.Array:
 _UNIT = r"(\p{Sc}|%|[A-Z]{3})?"  # a currency, or per cent
 _AMOUNT = r"(\d{1,3}(,\d{3})+(\.\d+)?|\d{1,3}([.' \x{a0}]\d{3})+(,\d+)?|\d+([.,]\d+)?)"
 _ANY_DAY = r"(\d{1,2}[./-]\d{1,2}[./-](\d{2}|\d{4})|\d{4}[./-]\d{1,2}[./-]\d{1,2})"
-_LOOKS = {
-    "numbers": rf"^[-+]?{_UNIT} ?[-+]?{_AMOUNT} ?{_UNIT}-?$",
-    "dates": rf"^{_ANY_DAY}([ T].*)?$",
-}
+_LOOKS = {"numbers": rf"^[-+]?{_UNIT} ?[-+]?{_AMOUNT} ?{_UNIT}-?$", "dates": rf"^{_ANY_DAY}([ T].*)?$"}
 _DIGITS, _CODE = r"^\d*$", r"^0\d"  # codes and ids: 00731
 _NEARLY_ALL, _SHOWN, _NUM_OTHERS = 0.9, 40, 3  # the share of values; characters of one; that are named
 

@@ -192,11 +192,7 @@ def _tables(graph: schema.TablesGraph, encodings: list[readers.Encoding] | None)
 
 @contextlib.contextmanager
 def edge_rows(
-    source: schema.TablesGraph,
-    beside: Path,
-    graph: Graph,
-    nodes: NDArray[np.int64] | None,
-    base: Path | None = None,
+    source: schema.TablesGraph, beside: Path, graph: Graph, nodes: NDArray[np.int64] | None, base: Path | None = None
 ) -> Iterator[EdgeRows]:
     """The edge table, or the rows of the query, that a graph was made from, to read rows between some nodes, or all.
 

@@ -33,14 +33,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hcm_scale.base.order import (
-    HasValue,
-    Places,
-    at_places,
-    double_places,
-    num_with_value,
-    place_type,
-)
+from hcm_scale.base.order import HasValue, Places, at_places, double_places, num_with_value, place_type
 from hcm_scale.base.threads import positions_where, run_in_slices
 from hcm_scale.graph.check import NO_TYPE
 from hcm_scale.graph.store import NodeTypes

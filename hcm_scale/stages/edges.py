@@ -47,14 +47,7 @@ from hcm_scale.posterior.samples import Samples
 from hcm_scale.ranks.world import World
 from hcm_scale.score import nodes
 from hcm_scale.score.edge_index import EdgeIndex, PairHead
-from hcm_scale.score.edges import (
-    CPU_CHUNK_EDGES,
-    CUDA_CHUNK_EDGES,
-    EdgeHops,
-    Hop,
-    new_moments,
-    predict_edges,
-)
+from hcm_scale.score.edges import CPU_CHUNK_EDGES, CUDA_CHUNK_EDGES, EdgeHops, Hop, new_moments, predict_edges
 from hcm_scale.stages.embedding import device_serves, embed_samples, fits_device
 
 SAVE_SECONDS = 60.0  # between two saves of the moments: what a killed rank costs

@@ -112,14 +112,7 @@ class Purified:
 
 
 def purify(
-    graph: Graph,
-    out: Path,
-    *,
-    scale: str,
-    pca: int | None,
-    similarity: str,
-    ratio: float,
-    attributes: str,
+    graph: Graph, out: Path, *, scale: str, pca: int | None, similarity: str, ratio: float, attributes: str
 ) -> Purified:
     """Features and purified graph, in the folder `out`; similarity is measured on `transformed` or `raw` attributes."""
     assert graph.x is not None

@@ -42,10 +42,7 @@ _UNIT = 2.0**-27  # surprises are added up as multiples of it: those of 2^31 edg
 
 
 def context(
-    edges: EdgeIndex,
-    distance: NDArray[np.float32],
-    surprise: NDArray[np.float64],
-    spread: float | None = None,
+    edges: EdgeIndex, distance: NDArray[np.float32], surprise: NDArray[np.float64], spread: float | None = None
 ) -> tuple[NDArray[np.float64], float]:
     """z-score of every node's distances to its neighbours, (n,), 0 for nodes without any, and the spread tau.
 
