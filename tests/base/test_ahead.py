@@ -38,10 +38,15 @@ def test_compile_all__begins_at_the_end_and_leaves_out_what_rows_need_and_what_i
     assert compiled == expected
     ahead.compile_all(has_rows=True)
     assert len(compiled) == 5
+    for turn in (1, 0):
+        ahead.compile_all(has_rows=False, turn=turn, count=2)
+    assert sorted(compiled[5:], key=str) == sorted(expected, key=str)
 
 
-@pytest.mark.parametrize("is_compiled", [True, False])
-def test_process__runs_beside_only_where_kernels_are_missing(is_compiled, monkeypatch):
+@pytest.mark.parametrize(
+    ("is_compiled", "cores", "count"), [(True, 4, 0), (False, 1, 0), (False, 2, 1), (False, 16, 3)]
+)
+def test_processes__run_beside_where_kernels_are_missing_and_cores_are_free(is_compiled, cores, count, monkeypatch):
     started = []
 
     class Process:
@@ -55,12 +60,13 @@ def test_process__runs_beside_only_where_kernels_are_missing(is_compiled, monkey
             started.append("waited for")
 
     monkeypatch.setattr(ahead, "is_compiled", lambda: is_compiled)
-    monkeypatch.setattr(ahead, "num_cores", lambda: 2)
+    monkeypatch.setattr(ahead, "num_cores", lambda: cores)
     monkeypatch.setattr(ahead.subprocess, "Popen", Process)
     with ahead.compiling_ahead(has_rows=True):
         pass
-    command = [sys.executable, "-P", "-m", "hcm_scale.base.ahead", "rows"]
-    assert started == ([] if is_compiled else [command, "terminated", "waited for"])
+    command = [sys.executable, "-P", "-m", "hcm_scale.base.ahead"]
+    expected = [[*command, str(turn), str(count), "rows"] for turn in range(count)]
+    assert started == [*expected, *["terminated"] * count, *["waited for"] * count]
 
 
 @pytest.mark.gate
