@@ -286,25 +286,7 @@ def export_run(arguments: list[str]) -> str:
     parser.add_argument("--trust-queries", action="store_true", help="run the query of a run that was not made here")
     parser.add_argument("--raw", action="store_true", help="a .csv for programs: no ' before what looks like a formula")
     given = parser.parse_args(arguments)
-    _check_file(given.file, _SHEETS + _GRAPHS)
-    if given.raw and given.file.suffix != ".csv":
-        raise ValueError(f"--raw is for .csv; {given.file} holds text as it is")
-    if given.top is not None and given.top < 1:
-        raise ValueError(f"--top {given.top} must be at least 1")
-    only_tables = given.flagged or given.since is not None or given.type or given.taught
-    if only_tables and given.file.suffix not in _SHEETS:
-        which = f"{given.file} must end in one of {', '.join(_SHEETS)}"
-        raise ValueError(f"--flagged, --since, --type and --taught are for tables; {which}")
-    if (given.pairs or given.trust_queries) and not given.edges:
-        raise ValueError("--pairs and --trust-queries go with --edges: they are about the rows of your table")
-    if given.edges and (given.since is not None or given.type or given.taught):
-        raise ValueError("--edges goes with --top K, --flagged and --pairs; the other choices are for nodes")
-    if given.cases and (given.edges or given.case or given.since is not None or given.type or given.taught):
-        raise ValueError("--cases goes with --top K and --flagged; the other choices are for nodes and edges")
-    if given.edges or given.cases:
-        _check_file(given.file, _SHEETS)
-    if given.case and given.file.suffix not in _GRAPHS:
-        raise ValueError(f"--case N is for {' and '.join(_GRAPHS)}, not {given.file}; --cases writes tables")
+    _check_choices(given)
     with quickly():
         from hcm_scale.cli.cases import export_case_graph, export_cases
         from hcm_scale.cli.export import export_edges, export_graph, export_table
@@ -324,6 +306,29 @@ def export_run(arguments: list[str]) -> str:
     since = None if given.since is None else FinishedRun(given.since)
     choice = given.top, given.flagged or since is not None, since, given.type, given.taught
     return export_table(run, given.file, *choice, raw=given.raw)
+
+
+def _check_choices(given: argparse.Namespace) -> None:
+    """Raises ValueError where choices of `export` do not go together."""
+    _check_file(given.file, _SHEETS + _GRAPHS)
+    if given.raw and given.file.suffix != ".csv":
+        raise ValueError(f"--raw is for .csv; {given.file} holds text as it is")
+    if given.top is not None and given.top < 1:
+        raise ValueError(f"--top {given.top} must be at least 1")
+    only_tables = given.flagged or given.since is not None or given.type or given.taught
+    if only_tables and given.file.suffix not in _SHEETS:
+        which = f"{given.file} must end in one of {', '.join(_SHEETS)}"
+        raise ValueError(f"--flagged, --since, --type and --taught are for tables; {which}")
+    if (given.pairs or given.trust_queries) and not given.edges:
+        raise ValueError("--pairs and --trust-queries go with --edges: they are about the rows of your table")
+    if given.edges and (given.since is not None or given.type or given.taught):
+        raise ValueError("--edges goes with --top K, --flagged and --pairs; the other choices are for nodes")
+    if given.cases and (given.edges or given.case or given.since is not None or given.type or given.taught):
+        raise ValueError("--cases goes with --top K and --flagged; the other choices are for nodes and edges")
+    if given.edges or given.cases:
+        _check_file(given.file, _SHEETS)
+    if given.case and given.file.suffix not in _GRAPHS:
+        raise ValueError(f"--case N is for {' and '.join(_GRAPHS)}, not {given.file}; --cases writes tables")
 
 
 def show_cases(arguments: list[str]) -> str:
