@@ -90,13 +90,17 @@ def read_words(command: str, words: Sequence[str]) -> Request:
     return Request(command, tuple(rest), tuple(overrides), tuple(nodes), tuple(edges), bool(files), until, tuple(cases))
 
 
+_FOLDERS = {"graph": "ingest", "purified": "purify", "labels": "label", "scores": "score"}  # as the log calls stages
+
+
 def _take_until(words: Sequence[str]) -> tuple[str, Sequence[str]]:
     """The stage that `until=STAGE` names, the last one if none does, and the other words.
 
-    >>> _take_until(["edges.csv", "until=score"])
+    >>> _take_until(["edges.csv", "until=scores"])
     ('score', ['edges.csv'])
     """
     named = [word.removeprefix("until=") for word in words if word.startswith("until=")]
+    named = [_FOLDERS.get(name, name) for name in named]
     for name in named:
         if name not in UNTIL:
             raise ValueError(f"until={name} is not known; {console.legal_names(name, list(UNTIL))}")

@@ -161,7 +161,7 @@ def verdict_table(verdicts: Any) -> Any:
         verdicts = {row["id"]: row["verdict"] for row in verdicts}
     if is_table(verdicts) and hasattr(verdicts, "columns"):
         return as_arrow(verdicts, "the table of verdicts")
-    if not isinstance(verdicts, Mapping) and not hasattr(verdicts, "index"):
+    if not isinstance(verdicts, Mapping) and not hasattr(verdicts, "items"):
         legal = "a mapping of ids to True and False, or to bad, good and unsure, a pandas Series, or a table"
         raise TypeError(f"verdicts are of type {type(verdicts).__name__}; legal are {legal}")
     pairs = list(verdicts.items())
@@ -381,6 +381,8 @@ class Results:
         if (node is None) == (edge is None):
             raise TypeError("explain takes a node, or edge=(a, b): one of them")
         if edge is not None:
+            if isinstance(edge, str) or len(edge) != 2:
+                raise TypeError(f"edge={edge!r} is not legal: the ids of its two ends, edge=(a, b)")
             edges = self._require_fitted().run.edges
             ends = [edges.evidence.graph.node_of(str(getattr(end, "item", lambda end=end: end)())) for end in edge]
             about = edges.explain(*ends)

@@ -67,7 +67,7 @@ class EdgeRows:
             kind, form, column = self._read_as.type_of(name), self._read_as.formats.get(name), table[name]
             is_code = is_number(kind) and form is None and pc.any(pc.match_substring_regex(column, r"^\s*0\d")).as_py()
             if not (is_text(kind) or pa.types.is_nested(kind) or is_code):
-                with contextlib.suppress(pa.ArrowInvalid):
+                with contextlib.suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):  # times of day stay text
                     table = table.set_column(at, name, form.read(column) if form else column.cast(kind))
         return table
 

@@ -509,6 +509,9 @@ class TextFormat:
             values = pc.replace_substring_regex(values, r"^(\d\d[./]\d\d[./])([7-9]\d)(\D|$)", r"\119\2\3")
             values = pc.replace_substring_regex(values, r"^(\d\d[./]\d\d[./])(\d\d)(\D|$)", r"\120\2\3")
             values = pc.replace_substring_regex(values, r"^(\d\d)[./-](\d\d)[./-](\d{4})", iso)
+        if pa.types.is_time(self.kind):
+            values = pc.replace_substring_regex(values, r"^(\d)?(\d:.*)$", r"1970-01-01 0\1\2")
+            return pc.replace_substring_regex(values, r" 0(\d\d:)", r" \1").cast(pa.timestamp("s")).cast(self.kind)
         if is_date(self.kind):
             values = pc.replace_substring_regex(values, r"^(\d{4})/(\d\d)/", r"\1-\2-")
             for number, month in enumerate(_MONTHS, 1) if self.note == _NAMED_MONTHS else ():
@@ -565,7 +568,8 @@ _NAMED_MONTHS = "the names of its months are read"
 _MONTHS = ("jan", "f[eé]b", "m[aä]r", "a[pv]r", "ma[iy]", "jun", "jul", "aug", "sep", "o[ck]t", "nov", "de[cz]")
 _POINT_MONEY, _COMMA_MONEY = "read without the currency", "read without the currency, with a decimal comma"
 _PLACE = r"\s*[-+]?\d+(\.\d*)?([eE][-+]?\d+)?\s*"  # of a vector
-_DAY, _TIME = r"^\d{4}-\d{2}-\d{2}", r"[ T]\d{2}:\d{2}(:\d{2})?"
+_YEAR_FIRST, _TIME = r"\d{4}-\d{2}-\d{2}", r"[ T]\d{2}:\d{2}(:\d{2})?"  # the former stands among days first too
+_DAY = rf"^{_YEAR_FIRST}"
 _ANY_CLOCK = r"(,?[ T]\d{1,2}:\d{2}(:\d{2})?( ?[AaPp]\.?[Mm]\.?)?)?$"
 _WHOLE = r"0|[1-9]\d*"
 _GROUPS = r"[1-9]\d{0,2}(\.\d{3}){1,5}"  # as many as an int64 holds
@@ -592,13 +596,16 @@ MONEY = tuple(
     )
 )
 DATES = tuple(
-    TextFormat(rf"^{day}{sign}{day}{sign}{year}{time}", (mark,), kind, note)
+    TextFormat(rf"^({day}{sign}{day}{sign}{year}|{_YEAR_FIRST}){time}", (sign, mark), kind, note)
     for sign, day, year in (
         *((sign, r"\d{1,2}", r"\d{4}") for sign in (r"\.", "/", "-")),
         *((r"\.", r"\d\d", r"\d\d"), ("/", r"\d{1,2}", r"\d\d")),  # 1.2.10 is a version
     )
     for time, kind in (("$", pa.date32()), (_ANY_CLOCK, pa.timestamp("s")))
-    for note, mark in ((DAY_FIRST, r"\.|^(1[3-9]|[23]\d)"), (MONTH_FIRST, rf"^\d+{sign}(1[3-9]|[23]\d)"))
+    for note, mark in (
+        (DAY_FIRST, rf"\.|^(1[3-9]|[23]\d){sign}"),
+        (MONTH_FIRST, rf"^\d{{1,2}}{sign}(1[3-9]|[23]\d)"),
+    )
 )
 TEXT_FORMATS = (
     *POINTS_OF_THOUSANDS,
@@ -617,6 +624,7 @@ TEXT_FORMATS = (
         for time, kind in (("$", pa.date32()), (_ANY_CLOCK, pa.timestamp("s")))
     ),
     *DATES,
+    TextFormat(r"^\d{1,2}:\d\d(:\d\d)?$", (":",), pa.time32("s")),
     *MONEY,
     TextFormat(_signed(_COMMAS), (",",), pa.float64(), _COMMA),
     TextFormat(_signed(rf"{_WHOLE}|{_GROUPS}|{_COMMAS}"), (r",(\d{1,2}|\d{4,})-?$|\..*,",), pa.float64(), _COMMA),
@@ -671,7 +679,7 @@ class TextFormatSearch:
     def chosen(self, with_thousands: bool) -> tuple[TextFormat | None, str]:
         """The format to read the column by, if any, and the note for its report; may points be of thousands?"""
         shown = [form for form, missing in self._missing.items() if not missing]
-        if len(self._currencies) > 1 and {*shown} & {*MONEY}:
+        if len(self._currencies - {""}) > 1 and {*shown} & {*MONEY}:
             several = ", ".join(sorted(currency or "none" for currency in self._currencies))
             return None, f"amounts of several currencies ({several}) are not added up"
         if not shown and {form.note for form in self._missing} >= {DAY_FIRST, MONTH_FIRST}:
@@ -685,10 +693,10 @@ class MostlySearch:
     """Which of some formats most values of a text column have, where none has all.
 
     >>> search = MostlySearch(TEXT_FORMATS)
-    >>> search.add(pa.array(["2024-01-31", "2024-02-01", None, "31.1.2024"]))
+    >>> search.add(pa.array(["2024-01-31", "2024-02-01", None, "soon"]))
     >>> form, told = search.chosen()
-    >>> form.read(pa.array(["2024-01-31", "31.1.2024"])).is_null().to_pylist(), told
-    ([False, True], "1 of its 3 values is not written as the others: '31.1.2024'")
+    >>> form.read(pa.array(["2024-01-31", "soon"])).is_null().to_pylist(), told
+    ([False, True], "1 of its 3 values is not written as the others: 'soon'")
     """
 
     def __init__(self, formats: Sequence[TextFormat]) -> None:

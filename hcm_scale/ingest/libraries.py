@@ -137,7 +137,9 @@ def _ends_of(store: Any, origin: str) -> tuple[NDArray[Any], NDArray[Any], NDArr
 
 def _columns(name: str, values: list[Any]) -> dict[str, pa.Array]:
     """One column, or one for each place of lists that are all of one length."""
-    lengths = {len(value) if isinstance(value, list | tuple) or hasattr(value, "shape") else None for value in values}
+    lengths = {
+        len(value) if isinstance(value, list | tuple) or getattr(value, "ndim", False) else None for value in values
+    }
     what, length = f"attribute {name!r}", next(iter(lengths))
     if len(lengths) > 1 or length is None:
         return {name: _column(what, values)}

@@ -75,6 +75,7 @@ _BESIDE = {  # words that do not make a name less plain
     *("posting", "posted", "created", "start", "login", "at", "of", "the", "in", "utc", "local", "unix", "ms", "us"),
     *("ns", "s", "iso", "usd", "eur", "gbp", "received", "receiving", "row"),
 }
+_NUMBERED = {"nr", "no", "num", "number", "nummer", "id", "key", "ref", "reference", "code", "count", "index"}  # rows
 _PLAIN_AMOUNTS = {
     "value",
     "sum",
@@ -255,7 +256,7 @@ class RowColumns:
         is_sorted = not (np.diff(kept) < 0).any()
         notes, also = [how, "sorted" if is_sorted else "not sorted"], ": that of the row before" * is_sorted
         if num := int(np.count_nonzero(has_ends & ~is_timed)):
-            notes.append(f"{num:,} have none{also}")
+            notes.append(f"{num:,} without one{also}")
         if num := int(np.count_nonzero(is_timed & ~is_kept)):
             notes.append(f"{num:,} far from all others are not judged by it{also}")
         notes += ["graph.step_seconds= says otherwise"] * (self.has_steps and self.step_seconds is None)
@@ -326,6 +327,8 @@ def row_columns(files: TableFiles, columns: Columns) -> RowColumns | None:
 def _plainness(role: str, name: str) -> int:
     """How surely a name says this role: 2 if all of its words do, 1 if some, 0 if none."""
     own = set(words(name)) or {name}
+    if role == "amount" and own & _NUMBERED:
+        return 0
     says = own & _NAMES[role] | ({"t"} & own if role == "time" and own <= {"t", *_BESIDE} else set())
     return 0 if not says and not (role == "time" and own <= _BESIDE) else 2 if own <= says | _BESIDE else 1
 
@@ -415,7 +418,8 @@ def columns_of_new(files: TableFiles, about: Mapping[str, Any], columns: Columns
     names, form = {role: about[role] for role in _LEGAL if about.get(role)}, format_from_json(about.get("read"))
     for role, name in [*names.items(), *(("time", name) for name in (form.stored if form else ()))]:
         files.check_columns(f"graph.{role}_column", [name])
-    files = files.with_text_formats(list(names.values()), columns.dates, columns.numbers)
+    read = [*names.values(), *(form.stored if form else ())]
+    files = files.with_text_formats(list(dict.fromkeys(read)), columns.dates, columns.numbers)
     files = files.with_most([name for role, name in names.items() if _LEGAL[role] != "of texts"], columns.dates)
     files = files.with_times({about["time"]: form}) if form else files
     kinds = {"time": "number" if about["steps"] else "time", "amount": "number", "currency": "text", "category": "text"}

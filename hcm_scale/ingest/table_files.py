@@ -325,7 +325,7 @@ def table_parts(option: str, where: str) -> list[str]:
 def _joined(tables: Sequence[TableFiles], where: str) -> TableFiles:
     """One table of node tables of several types."""
     if len({table.is_csv for table in tables}) > 1:
-        raise InputError(f"graph.nodes={where!r} must name files of one kind, {PARQUET} or {CSV}")
+        raise InputError(f"graph.nodes={where!r} must name files of one kind, Parquet or CSV")
     fields, values = dict[str, pa.Field](), []
     for column in (column for table in tables for column in (*table.schema, pa.field(TYPE, pa.string()))):
         fields.setdefault(column.name, column)
@@ -414,7 +414,8 @@ def _find_paths(option: str, where: str) -> tuple[Path, ...]:
         raise InputError(f"{option}={where!r} names no Parquet or CSV file; legal are a file, a folder or a glob")
     if not any(all(path.name.endswith(endings) for path in paths) for endings in (PARQUET, CSV, EXCEL)):
         raise InputError(
-            f"{option}={where!r} must name files of one kind, {PARQUET}, {CSV} or {EXCEL}; found {paths[0].name} ..."
+            f"{option}={where!r} must name files of one kind, which end in {', '.join(PARQUET + CSV + EXCEL)}; "
+            f"found {paths[0].name}"
         )
     once = {resolved(path): path for path in sorted(paths, key=lambda path: (len(path.parts), path), reverse=True)}
     if len(once) < len(paths):  # rows of a file that links lead to as well would count twice

@@ -25,6 +25,7 @@ from safetensors.numpy import load, save
 from hcm_scale.base import files
 from hcm_scale.base.text import counted
 from hcm_scale.base.threads import run_in_slices
+from hcm_scale.ingest.encode import is_text
 from hcm_scale.ingest.policy import InputError
 from hcm_scale.ingest.table_files import TableSource
 from hcm_scale.report.wording import reasons_of
@@ -243,11 +244,13 @@ def import_verdicts(run: Run, source: TableSource, by: str | None = None, id_nam
     nodes, lines = verdicts.find_nodes(run.graph, ids), [said]
     if len(ids) and (nodes < 0).all():
         example = run.graph.external_id(0)
-        raise InputError(f"{said}; none of these ids is in the graph of {run.folder}, where they look like {example!r}")
+        none = f"{said}; none of these ids is in the graph of {run.folder}, where they look like {example!r}"
+        raise InputError(none + _of_zeros(run, ids))
     twice = np.isin(np.arange(len(ids)), number[codes != codes[last[number]]])
     for which, what in ((twice, "with two verdicts, of which the later one counts"), (nodes < 0, "not in this graph")):
         named = ids.filter(pa.array(which))
-        lines += [f"{len(named):,} ids {what}: {verdicts.shown_ids(named)}"] if len(named) else []
+        lines += [f"{counted(len(named), 'id')} {what}: {verdicts.shown_ids(named)}"] if len(named) else []
+    lines[-1] += _of_zeros(run, ids.filter(pa.array(nodes < 0)))
     before = np.append(LabelledNodes.of(run).by_node(run.graph.num_nodes), -1)[nodes]
     before[before == _NOT_GIVEN] = verdicts.NONE
     new = pa.table({"id": ids, "code": codes[last]}).filter(pa.array((nodes >= 0) & (before != codes[last])))
@@ -255,6 +258,15 @@ def import_verdicts(run: Run, source: TableSource, by: str | None = None, id_nam
         words = _words(chunk["code"])
         verdicts.append(run.folder, zip(chunk["id"].to_pylist(), words.to_pylist(), strict=True), by)
     return lines
+
+
+def _of_zeros(run: Run, absent: pa.Array) -> str:
+    """What to say where ids that are not in the graph are those of nodes without the zeros before them."""
+    own = run.graph.ids
+    if own is None or not is_text(own.type) or not len(absent):
+        return ""
+    is_bare = pc.any(pc.is_in(pc.utf8_ltrim(own, "0"), absent.cast(own.type))).as_py()
+    return "; some lack the zeros before them, which sheets of `hcm-scale review RUN --csv FILE.xlsx` keep" * is_bare
 
 
 # The lesson.

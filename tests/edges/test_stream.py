@@ -20,6 +20,9 @@ from hcm_scale.cli.main import main
 from hcm_scale.edges import new as new_edges
 from hcm_scale.edges import stream
 from hcm_scale.edges.new import open_new_edges, write_scored
+from hcm_scale.edges.rows import EdgeRows
+from hcm_scale.ingest.policy import Columns
+from hcm_scale.ingest.table_files import open_table
 from hcm_scale.run.finished import FinishedRun
 from tests.helpers import FAST, as_words
 
@@ -178,6 +181,13 @@ def test_export__of_rows_of_a_csv_as_a_workbook_has_numbers_and_dates_as_such(ma
     own = {name: {type(row[names.index(name)]) for row in rows} for name in ("payer", "when", "amount", "currency")}
     assert own.pop("amount") <= {int, float}
     assert own == {"payer": {str}, "when": {datetime}, "currency": {str}}
+
+
+def test_values__of_a_time_of_day_stay_text(made, tmp_path):
+    table = pa.table({"payer": ["a"], "payee": ["b"], "when": ["2024-01-01"], "amount": ["1.5"], "clock": ["04:01"]})
+    pyarrow.csv.write_csv(table, tmp_path / "e.csv")
+    rows = EdgeRows(open_table("table", str(tmp_path / "e.csv")), Columns("payer", "payee"), FinishedRun(made).graph)
+    assert rows.with_values(table)["clock"].to_pylist() == ["04:01"]
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])

@@ -100,6 +100,14 @@ def test_networkx__attributes_become_columns_and_names_stay():
     assert nodes.to_pydict() == {libraries.ID_COLUMN: ["a", "b", "c"], **expected}
 
 
+def test_networkx__numbers_of_numpy_are_numbers():
+    graph = nx.path_graph(2)
+    for name, values in {"x": np.array([0.5, 1.5]), "n": np.array([1, 2]), "is": np.array([True, False])}.items():
+        nx.set_node_attributes(graph, dict(enumerate(values)), name)
+    _, nodes = libraries.tables_of(graph)
+    assert nodes.to_pydict() == {libraries.ID_COLUMN: [0, 1], "x": [0.5, 1.5], "n": [1, 2], "is": [True, False]}
+
+
 def test_networkx__gaps_of_a_pandas_table_are_gaps():
     frame = pd.DataFrame({"age": [1.0, np.nan], "day": [pd.Timestamp("2024-01-01"), pd.NaT], "size": [pd.NA, 4]})
     frame["town"] = np.array([np.nan, "x"], object)

@@ -144,7 +144,7 @@ def test_bad_rows__are_counted_and_nothing_is_lost(tmp_path):
     graph = read(tmp_path, data)
     assert len(graph.rows.time) == 197
     assert {3, 5, 7}.isdisjoint(graph.rows.number.tolist())
-    assert "1 have none, 2 far from all others" in lines(graph)["booked"]
+    assert "1 without one, 2 far from all others" in lines(graph)["booked"]
     assert "(1 missing, 1 not above 0)" in lines(graph)["amount"]
     assert "the time of each row" in column_table(graph.info["ingest"]["told"])
 
@@ -214,7 +214,7 @@ FOUR_DAYS = seconds_of(*(text[:10] for text in FOUR))
         (
             {"ts": [None, *FOUR_SECONDS[1:]]},
             [FOUR_SECONDS[1], *FOUR_SECONDS[1:]],
-            "1 have none: that of the row before",
+            "1 without one: that of the row before",
         ),
         ({"t": [1, 2, 2, 9]}, [DAY, 2 * DAY, 2 * DAY, 9 * DAY], "a day each"),
         ({"week": [1, 2, 2, 9]}, [7 * DAY, 14 * DAY, 14 * DAY, 63 * DAY], "a week each"),
@@ -250,6 +250,33 @@ def test_time_of_a_csv__is_read_as_what_it_means(tmp_path, columns, seconds, sai
     assert graph.rows.time.tolist() == seconds
     assert said in lines(graph)[graph.info["rows"]["time"]]
     assert not [name for name in graph.columns if name.startswith(("sum of t", "sum of h", "sum of w", "sum of M"))]
+
+
+@pytest.mark.parametrize("seconds", ["", ":00"])
+def test_time_of_day_as_text__is_added_to_dates(tmp_path, seconds):
+    times = [f"{time}{seconds}" for time in ("09:30", "9:31", "23:59", "12:00")]
+    data = table(date=DATES, time=times, amount=[1.0] * 4)
+    graph = read(tmp_path, data)
+    expected = seconds_of("2024-05-01T09:31", "2024-05-02T23:59", "2024-05-03T09:30", "2024-05-04T12:00")
+    assert graph.rows.time.tolist() == expected
+    new = columns_of_new(open_table("table", data), graph.info["rows"], ENDS)
+    assert sorted(new.read_all(graph.info["rows"]["seconds"])[0].tolist()) == expected
+
+
+def test_days_that_stand_first__may_be_beside_years_that_do(tmp_path):
+    times = ["31.01.2024", "2024-02-01", "29.02.2024", "2024-03-01"]
+    assert read(tmp_path, table(day=times, amount=[1.0] * 4)).rows.time.tolist() == FOUR_DAYS
+    assert read(tmp_path, table(day=["2024-02-01", *["3/4/2024"] * 3], amount=[1.0] * 4)).info["rows"]["time"] is None
+
+
+def test_amounts__with_their_currency_and_without_are_of_one(tmp_path):
+    graph = read(tmp_path, table(day=DATES, amount=["€ 9,31", "1.234,50", "12 €", "7,00"]))
+    assert sorted(graph.rows.amount.tolist()) == [7.0, 9.31, 12.0, 1234.5]
+
+
+def test_amount__is_no_number_of_rows(tmp_path):
+    graph = read(tmp_path, table(day=DATES, Umsatz_Nr=[4001, 4002, 4003, 4004], amount_id=[7, 8, 9, 10]))
+    assert graph.info["rows"]["amount"] is None
 
 
 def test_later_table__is_read_as_the_first(tmp_path):

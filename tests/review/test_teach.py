@@ -153,12 +153,20 @@ def test_teach__a_sheet_without_verdicts_is_told(run_dir, tmp_path):
 def test_teach__names_ids_that_are_not_there_and_takes_the_rest(run_dir, tmp_path):
     (tmp_path / "v.csv").write_text("id,verdict\na001,bad\nnobody,bad\na002,good\na001,good\n")
     said = commands.teach_run([str(run_dir), str(tmp_path / "v.csv")])
-    assert "1 ids not in this graph: nobody" in said
-    assert "1 ids with two verdicts, of which the later one counts: a001" in said
+    assert "1 id not in this graph: nobody" in said
+    assert "1 id with two verdicts, of which the later one counts: a001" in said
     assert verdicts.latest(run_dir).by_id() == {"a001": "good", "a002": "good"}
     (tmp_path / "v.csv").write_text("id,verdict\nnobody,bad\n")
     with pytest.raises(InputError, match=r"none of these ids is in the graph of .*, where they look like 'a000'"):
         commands.teach_run([str(run_dir), str(tmp_path / "v.csv")])
+
+
+def test_import__of_ids_that_lost_their_zeros_says_so(run_dir, tmp_path, monkeypatch):
+    run = FinishedRun(run_dir)
+    bare = dataclasses.replace(run.graph, ids=pa.array([f"00{i}" for i in range(run.graph.num_nodes)]))
+    monkeypatch.setattr(FinishedRun, "graph", bare)
+    told = teach.import_verdicts(run, pa.table({"id": ["001", "77"], "verdict": ["bad", "bad"]}))
+    assert told[-1].startswith("1 id not in this graph: 77; some lack the zeros before them")
 
 
 def test_teach__a_verdict_is_taken_back(run_dir, graph, tmp_path):
