@@ -161,10 +161,9 @@ def test_teach__names_ids_that_are_not_there_and_takes_the_rest(run_dir, tmp_pat
         commands.teach_run([str(run_dir), str(tmp_path / "v.csv")])
 
 
-def test_import__of_ids_that_lost_their_zeros_says_so(run_dir, tmp_path, monkeypatch):
+def test_import__of_ids_that_lost_their_zeros_says_so(run_dir):
     run = FinishedRun(run_dir)
-    bare = dataclasses.replace(run.graph, ids=pa.array([f"00{i}" for i in range(run.graph.num_nodes)]))
-    monkeypatch.setattr(FinishedRun, "graph", bare)
+    vars(run)["graph"] = dataclasses.replace(run.graph, ids=pa.array([f"00{i}" for i in range(run.graph.num_nodes)]))
     told = teach.import_verdicts(run, pa.table({"id": ["001", "77"], "verdict": ["bad", "bad"]}))
     assert told[-1].startswith("1 id not in this graph: 77; some lack the zeros before them")
 
