@@ -211,7 +211,7 @@ class Decision:
 
 def _survey(by_column: Any, names: tuple[str, ...]) -> tuple[Survey, NDArray[np.int64]]:
     """A survey of every column of a sample, and which column flags its gaps."""
-    gaps, is_flag = _gap_columns(names, len(names)), np.array([name.endswith(GAP_SUFFIX) for name in names])
+    gaps, is_flag = gap_columns(names, len(names)), np.array([name.endswith(GAP_SUFFIX) for name in names])
     surveyed: list[tuple[NDArray[Any], ...]] = []
     if not isinstance(by_column, np.ndarray):
         starts, num_rows = by_column.indptr.astype(np.int64), by_column.shape[0]
@@ -289,10 +289,10 @@ def _values_of(by_column: Any, column: int, gap: int) -> tuple[NDArray[np.float6
     return values[values != 0].astype(np.float64), len(values)
 
 
-def _gap_columns(columns: tuple[str, ...], num_columns: int) -> NDArray[np.int64]:
+def gap_columns(columns: tuple[str, ...], num_columns: int) -> NDArray[np.int64]:
     """For every column the number of the column that flags its gaps, -1 where none does.
 
-    >>> _gap_columns(("age", "age is null", "land=DE", "land=FR", "land is null", "size"), 6).tolist()
+    >>> gap_columns(("age", "age is null", "land=DE", "land=FR", "land is null", "size"), 6).tolist()
     [1, -1, 4, 4, -1, -1]
     """
     flags = {name.removesuffix(GAP_SUFFIX): k for k, name in enumerate(columns) if name.endswith(GAP_SUFFIX)}

@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base.names import AS_END, GAP_SUFFIX, NO_COLUMN, ROWS, VECTOR
+from hcm_scale.features.auto import gap_columns
 from hcm_scale.graph.store import KIND_NAMES, Attributes, Graph, SparseRows
 from hcm_scale.report.evidence import Evidence, contains, is_among, row_mean
 from hcm_scale.report.reasons import reasons
@@ -75,15 +76,16 @@ class Neighbor:
 class Difference:
     """One attribute: the node's value, its neighbours' mean, and their distance in whole-graph standard deviations.
 
-    For a hashed text (`is_text`) these are of the bucket that differs most, and `column` is the name of the text. For a
-    date the values are days since `first_day`: `2024-01-31`, or `2024-01-31T08:00` of a column with a time of day.
-    `usual` is the median over nodes of like degree, None where they are too few. A share of rows has `counts`: how many
-    they are, and of how many. `never` names those of value, neighbors and usual without a row at its end.
+    For a hashed text (`is_text`) these are of the bucket that differs most, and `column` is the name of the text.
+    For a date the values are days since `first_day`: `2024-01-31`, or `2024-01-31T08:00` of a column with a time of
+    day. `usual` is the median over nodes of like degree, None where they are too few. A share of rows has `counts`:
+    how many they are, and of how many. `neighbors` is None where none of them has a value. `never` names those of
+    value, neighbors and usual without a row at its end.
     """
 
     column: str
     value: float
-    neighbors: float
+    neighbors: float | None
     deviations: float
     is_text: bool = False
     first_day: str | None = None
@@ -330,15 +332,18 @@ def _differences(evidence: Evidence, node: int, row: NDArray[Any], limit: int) -
     if graph.x is None:
         return ()
     own = row_mean(graph.x, np.array([node]))
-    theirs = row_mean(graph.x, row) if len(row) else evidence.mean
-    deviations = np.divide(own - theirs, evidence.spread, out=np.zeros_like(own), where=evidence.spread > 0)
+    theirs = _mean_around(graph.x, graph.columns, row) if len(row) else evidence.mean
+    against = np.where(np.isnan(theirs), evidence.mean, theirs)  # where none around it has a value
+    deviations = np.divide(own - against, evidence.spread, out=np.zeros_like(own), where=evidence.spread > 0)
     deviations[~np.isfinite(deviations)] = 0.0
     quantiles = evidence.usual("attributes", node, partial(_column_quantiles, graph.x))
     low, usual, high = np.full((3, len(own)), np.nan) if quantiles is None else quantiles
     usual_range = np.where(own > usual, high - usual, usual - low)
     extreme = (usual_range > 0.0) & (np.abs(own - usual) > _EXTREME * usual_range)
     names = graph.columns
-    absent = [c for c, name in enumerate(names) if name.endswith(GAP_SUFFIX) and own[c] == NO_COLUMN]
+    flag = _flags_of(names, len(own))
+    absent = np.flatnonzero((flag >= 0) & (own[np.maximum(flag, 0)] != 0.0)).tolist()
+    absent += [c for c, name in enumerate(names) if name.endswith(GAP_SUFFIX) and NO_COLUMN in (own[c], theirs[c])]
     rows_of = {name.removeprefix(ROWS): c for c, name in enumerate(names) if name.startswith(ROWS)}
     for c, name in enumerate(names):  # of an end that it never was there is nothing but that
         rows_at = rows_of.get(name.rpartition(AS_END)[2], c) if AS_END in name else c
@@ -369,7 +374,7 @@ def _differences(evidence: Evidence, node: int, row: NDArray[Any], limit: int) -
         value, mean, middle = (_amount(float(row[c]), reading) for row in (own, theirs, usual))
         counts = counts_of(c)
         value = counts[0] / counts[1] if counts and counts[1] else value
-        numbers = value, mean, float(deviations[c]), is_text, first_days.get(name), finite(middle)
+        numbers = value, finite(mean), float(deviations[c]), is_text, first_days.get(name), finite(middle)
         shown = f"{name} less {origins[name]:,.0f}" if name in origins else name
         at = rows_of.get(name.rpartition(AS_END)[2])
         both = (("value", own), ("neighbors", theirs), ("usual", usual)) if at is not None and AS_END in name else ()
@@ -404,6 +409,24 @@ def _row_counts(value: float, reading: dict[str, Any], rows: NDArray[np.float64]
 def _is_nearly(counts: tuple[int, int], share: float) -> bool:
     """Whether so many of so many rows are within one row of a share: 0 of 10 rows are nearly 0.1 %."""
     return abs(counts[0] - share * counts[1]) < 1.0
+
+
+_flags_of = lru_cache(8)(gap_columns)
+
+
+def _mean_around(x: Attributes, names: tuple[str, ...], row: NDArray[Any]) -> NDArray[np.float64]:
+    """The mean attributes of nodes, of each over those that have a value; NaN where none has one."""
+    mean = row_mean(x, row)
+    flag = _flags_of(names, len(mean))
+    if isinstance(x, SparseRows):  # tables with gaps are dense
+        return mean
+    for number in np.unique(flag[flag >= 0]):
+        flags, some = x[row, number], flag == number
+        if flags.any():
+            mean[some] = row_mean(x, row[flags == 0.0])[some] if (flags == 0.0).any() else np.nan
+            own = flags[flags != NO_COLUMN]
+            mean[number] = own.mean() if len(own) else NO_COLUMN
+    return mean
 
 
 @lru_cache(8)

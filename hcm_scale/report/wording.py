@@ -378,7 +378,10 @@ def difference_values(d: Difference) -> tuple[str, str]:
     if d.is_text:
         return "", ""
     both = (("value", d.value), ("neighbors", d.neighbors))
-    own, theirs = ("never" if whose in d.never else value_text(value, d.first_day) for whose, value in both)
+    own, theirs = (
+        "" if value is None else "never" if whose in d.never else value_text(value, d.first_day)
+        for whose, value in both
+    )
     return own, theirs
 
 
@@ -472,7 +475,7 @@ def _end_difference(e: EdgeExplanation, d: Difference) -> str:
         return f"their texts in `{clip(d.column, NAME_WIDTH)}` differ"
     if {d.value, d.neighbors} == {0.0, 1.0} and (category := category_text(d.column)):
         return f"{category[0]} is {category[1]} for {first if d.value else second} alone"
-    own, other = (quantity(value, d.first_day) for value in (d.value, d.neighbors))
+    own, other = ("missing" if value is None else quantity(value, d.first_day) for value in (d.value, d.neighbors))
     if {"value", "neighbors"} & {*d.never}:
         own, first, second = (other, second, first) if "value" in d.never else (own, first, second)
         role = clip(d.column.rpartition(AS_END)[2], NAME_WIDTH)

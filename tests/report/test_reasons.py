@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from hcm_scale.base.names import NO_COLUMN
 from hcm_scale.graph import Graph
 from hcm_scale.report.explain import explain
 from hcm_scale.report.reasons import first_by_kind
@@ -215,3 +216,19 @@ def test_first_by_kind__are_the_first_of_all_slices(most: int, monkeypatch: pyte
     for count in (1, 2, 3):
         monkeypatch.setattr(numba, "get_num_threads", lambda count=count: count)
         assert first_by_kind(empty, table, 10) == {"context": wanted}
+
+
+def test_differences__are_against_neighbours_that_have_a_value_and_none_of_columns_of_other_types(scored_world: World):
+    """Two types of which neither is compared by itself: nodes 40 to 59 have no age, and no other has a size."""
+    world = scored_world(60, columns=("age", "age is null", "size", "size is null"))
+    is_shop = np.arange(60) >= 40
+    x = np.random.default_rng(0).normal(10.0, 1.0, (60, 4)).astype(np.float32)
+    x[:, 1], x[:, 3] = NO_COLUMN * is_shop, NO_COLUMN * ~is_shop
+    evidence = world._replace(graph=replace(world.graph, x=x)).evidence()
+    for node in range(60):
+        around = neighbors_of(evidence.graph, node)
+        like = around[is_shop[around] == is_shop[node]]
+        for found in explain(evidence, node).differences:
+            assert found.column == ("size" if is_shop[node] else "age")
+            expected = x[like, 2 if is_shop[node] else 0].mean() if len(like) else None
+            assert found.neighbors == (None if expected is None else pytest.approx(expected, rel=1e-5))

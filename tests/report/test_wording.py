@@ -69,6 +69,7 @@ def test_reasons__every_kind_in_words_with_its_numbers_and_its_rank():
             Difference("since", 405.0, 53.3, 4.1, first_day="2024-01-01"),
             "`since` = 2025-02-09 where the mean around it is 2024-02-23",
         ),
+        (Difference("age", 95.0, None, 9.0), "`age` = 95 where nothing around it has one"),
         (Difference("name", 1.0, 0.0, 9.0, is_text=True), "text in `name` unlike that around it"),
         (Difference("rows, as payer", 0.0, 3.0, -4.0, usual=2.0), "it is never `payer`"),
         (

@@ -71,20 +71,22 @@ def difference_text(e: Any, d: Any) -> str:
         return f"it is never `{clip(d.column.removeprefix(ROWS), NAME_WIDTH)}`"
     if d.is_text:
         return f"{text_name(d)} unlike that {where}"
-    if d.value in (0.0, 1.0) and 0.0 <= d.neighbors <= 1.0 and (category := category_text(d.column)):
-        share = percent(d.neighbors if d.value else 1.0 - d.neighbors)
+    if d.value in (0.0, 1.0) and 0.0 <= (d.neighbors or 0.0) <= 1.0 and (category := category_text(d.column)):
+        share = "nothing" if d.neighbors is None else percent(d.neighbors if d.value else 1.0 - d.neighbors)
         return f"{category[0]} is {'' if d.value else 'not '}{category[1]}, which is so of {share} {where}"
     if d.counts is not None:
         share = "hardly any" if d.usual is not None and d.usual < _HARDLY_ANY else percent(d.usual or 0.0)
         usual = "" if d.usual is None else f", where {share} is usual"
         of = ("partner" if d.column.startswith(ONCE + AS_END) else "row") + "s" * (d.counts[1] != 1)
         return f"{column}: {d.counts[0]:,} of its {d.counts[1]:,} {of}{usual}"
-    own, mean, usual = (quantity(value, d.first_day) for value in (d.value, d.neighbors, d.usual or 0.0))
+    own, mean, usual = (quantity(value, d.first_day) for value in (d.value, d.neighbors or 0.0, d.usual or 0.0))
     if d.never:
         return f"{column} = {own} where {_never_text(d, mean, usual, where)}"
     if d.usual is None:
-        return f"{column} = {own} where the mean {where} is {mean}"
-    around = f" and {mean} the mean {where}" * (_num_alike(e) > 0)
+        return f"{column} = {own} where " + (
+            f"nothing {where} has one" if d.neighbors is None else f"the mean {where} is {mean}"
+        )
+    around = f" and {mean} the mean {where}" * (_num_alike(e) > 0 and d.neighbors is not None)
     return (
         f"{column} = {own}, as is usual{around}" if own == usual else f"{column} = {own} where {usual} is usual{around}"
     )
