@@ -157,6 +157,7 @@ def case_text(told: Mapping[str, Any], expected: float) -> tuple[str, str]:
     else:
         head = f"Case {told['case']:,} ({told['id']}), {p}: {num_members:,} {what}, {told['title']}"
         some = "one of them stands out" if core == 1 else f"{core:,} of them stand out"
+        some = f"by its payments {some}" if told["num_rows"] else some
         head += f"; {some}." if core < num_members else "."
     parts = []
     if len(told.get("parts", ())) > 1:
@@ -188,13 +189,11 @@ def _rows_text(told: Mapping[str, Any]) -> str:
         if told["last"] > told["first"]:
             length = length_text(told["last"] - told["first"], told["steps"])
             text += f" to {told['when'][1]} ({length})"
-    flows = [
-        f"{_amount(one[key], one['currency'])} {words}"
-        for one in told["money"]
-        for key, words in (("into", "came in from others"), ("out", "went to others"))
-        if one[key]
-    ]
-    return f"{text}. In that time {' and '.join(flows)}." if flows else f"{text}."
+    flows = []
+    for key, words in (("into", "came in from others"), ("out", "went to others")):
+        sums = " and ".join(_amount(one[key], one["currency"]) for one in told["money"] if one[key])
+        flows += [f"{sums} {words}"] if sums else []
+    return f"{text}. In that time {', and '.join(flows)}." if flows else f"{text}."
 
 
 def _amount(value: float, currency: str | None) -> str:

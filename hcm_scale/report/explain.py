@@ -321,6 +321,10 @@ def own_rows(evidence: Evidence, node: int, other: int | None = None) -> dict[st
     for facts, row in zip(told, own.rows.tolist(), strict=True):
         facts["evidence"] = names[kept.strongest[row]] if kept.strongest[row] >= 0 else None
         facts["steps"] = kept.steps if kept.rows.has_times else None
+    if told and told[0]["evidence"]:  # what the strangest says is told in words
+        row, surprise = int(own.rows[0]), kept.surprise[own.rows[:1]]
+        about = {"rank": 1 + int(np.count_nonzero(kept.surprise > surprise)), "p": float(kept.chances(surprise)[0])}
+        told[0] |= about | {"reason": ROW_KINDS[kept.strongest[row]].row_sentence(evidence, row)}
     sums = [{"currency": name, "amount": amount} for name, amount in own.paid.items()]
     into = [{"currency": name, "amount": amount} for name, amount in own.received.items()]
     return {"num_rows": own.num_rows, "paid": sums, "received": into, "rows": told}

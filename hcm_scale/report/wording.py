@@ -321,7 +321,16 @@ def _row_lines(e: Explanation | EdgeExplanation, *words: str) -> list[str]:
         f"  {when:<22}{amount:>16}   {way:<4} {clip(other, ID_WIDTH):<24} {what}".rstrip()
         for when, amount, way, other, what in rows
     ]
-    return ["", own_title(e, *words), *lines] if rows else []
+    first = strangest_text(e)
+    return ["", own_title(e, *words), *lines, *textwrap.wrap(first, _LINE_WIDTH)] if rows else []
+
+
+def strangest_text(e: Explanation | EdgeExplanation) -> str:
+    """Why the strangest row of an account, or of two, is strange by itself; empty where none is."""
+    row = e.own["rows"][0] if e.own and e.own["rows"] else {}
+    if "reason" not in row:
+        return ""
+    return f"The strangest is number {row['rank']:,} of all rows by itself, p {p_text(row['p'])}: {row['reason']}."
 
 
 def _heading(e: Explanation) -> list[str]:
@@ -416,8 +425,11 @@ def edge_text(e: EdgeExplanation) -> str:
     rate = "" if e.flagged is None else f" at a false-discovery rate of {percent(e.fdr)}"
     among = f"{percent(e.share)} of the {e.num_edges:,} edges are at least as strange"
     among = f"the strangest of {e.num_edges:,} edges" if e.share * e.num_edges < 1.5 else among
+    rows, pair = _row_lines(e, "their", f"{first} "), f"{first} and {second}"
+    if strangest_text(e):  # a pair may be usual where a payment between the two is not
+        rows, pair = [], "\n".join([pair, *rows, "", "the pair of them"])
     lines = [
-        f"{first} and {second}   {among}",
+        f"{pair}   {among}",
         f"p {p_text(e.p)}{state}{rate}   degrees {e.degrees[0]:,} and {e.degrees[1]:,}",
         "",
     ]
@@ -432,7 +444,7 @@ def edge_text(e: EdgeExplanation) -> str:
     if e.differences:
         cited = "; ".join(_end_difference(e, d) for d in e.differences[:_NUM_ENDS_CITED])
         lines += textwrap.wrap(f"Attributes that differ most: {cited}.", _LINE_WIDTH, subsequent_indent="  ")
-    return "\n".join([*lines, *_row_lines(e, "their", f"{first} ")])
+    return "\n".join([*lines, *rows])
 
 
 def edge_sentence(e: EdgeExplanation) -> str:

@@ -62,6 +62,7 @@ from hcm_scale.stages.edges import Predicted, View, chunk_of, has_room, predict_
 log = logging.getLogger(__name__)
 _MIN_CYCLES = 100  # chance makes all even in one graph of 2^100
 _MANY_FLAGGED = 1_000  # of these the first hundred are a draw, whichever encoder predicts
+_MOST_FLAGGED = 0.25  # of the nodes, by a trained run that still says something of them
 _FIRSTS = (50, 100, 200, 500, 1_000)  # rows
 
 
@@ -283,6 +284,11 @@ def _write(
     scores, _ = cast(Any, run_concurrently([rank, partial(save_hops, hops, out)]))
     usual = None if reference is None else reference.nodes
     verdict = nodes.verdict_of(scores, options.fdr, usual)
+    if usual is not None and (many := int(np.count_nonzero(verdict.flagged))) > _MOST_FLAGGED * len(verdict.p):
+        told = f"{many:,} of {len(verdict.p):,} nodes would be flagged, measured by the trained run"
+        log.warning("scores: %s: the graphs are too unlike, and this one is measured by itself", told)
+        usual, scores = None, nodes.with_score(scores)
+        verdict = nodes.verdict_of(scores, options.fdr)
 
     def write_files() -> None:
         table.write_scores(out / table.FILE, table.row_groups(graph, scores, options.rank_by, verdict))

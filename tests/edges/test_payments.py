@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from bench.accuracy.payment_world import payments
+from hcm_scale.base.text import p_text
 from hcm_scale.cli.export import export_edges
 from hcm_scale.config import Config, TablesGraph, with_options
 from hcm_scale.detector import HCM
@@ -150,7 +151,11 @@ def test_explanation__of_a_pair_has_the_rows_between_the_two(run):
     one, other = rows.iloc[0][["source", "target"]]
     pair = rows[(rows["source"].isin([one, other])) & (rows["target"].isin([one, other]))]
     text = run.explained_text([], [f"{one},{other}"])
-    own = text[text.index("their ") :].splitlines()
+    own = text[text.index("their ") : text.index("The strangest")].splitlines()
+    strangest = " ".join(text[text.index("The strangest") : text.index("the pair of them")].split())
+    p = rows.iloc[0]["p"]
+    assert strangest.startswith(f"The strangest is number 1 of all rows by itself, p {p_text(p)}: ")
+    assert strangest.endswith(f": {' '.join(rows.iloc[0]['reason'].split())}.")
     assert own[0].startswith(f"their {len(pair):,} payments; in all {one} " if len(pair) > 1 else "their only payment")
     assert len(own) == 1 + min(20, len(pair))
     assert f"{rows.iloc[0]['amount']:,.2f}   to   {other}" in own[1]

@@ -63,6 +63,20 @@ def test_unknown_ids__that_differ_by_zeros_are_told_what_reads_them_alike(tmp_pa
         read_tables(tmp_path / "g", tmp_path / "e.csv", tmp_path / "n.csv", columns=Columns(id_type="text"))
 
 
+@pytest.mark.parametrize("ids", ["a b c", "1 2 3"])
+def test_csv_without_names_of_columns__is_warned_of(tmp_path, caplog, ids):
+    a, b, c = ids.split()
+    (tmp_path / "e.csv").write_text(f"{a},{b}\n{b},{c}\n{c},{a}\n")
+    read_tables(
+        tmp_path / "g", tmp_path / "e.csv", columns=Columns(source=a, target=b), policy=Policy(featureless="degree")
+    )
+    assert f"is taken for the names of columns, and '{a}' and '{b}' are ids too: put names before it" in caplog.text
+    (tmp_path / "e.csv").write_text(f"source,target\n{b},{c}\n{c},{a}\n")
+    caplog.clear()
+    read_tables(tmp_path / "g", tmp_path / "e.csv", policy=Policy(featureless="degree"))
+    assert "names of columns" not in caplog.text
+
+
 def test_ids_of_telephones__are_text(tmp_path):
     (tmp_path / "e.csv").write_text("caller,callee,start\n+491,+492,2024-01-01\n+492,+493,2024-01-02\n")
     graph = read_tables(tmp_path / "g", tmp_path / "e.csv", columns=Columns(source="caller", target="callee"))

@@ -139,4 +139,5 @@ def test_row_of_a_new_category__is_said_to_be_so_by_its_name(tmp_path):
     around = SimpleNamespace(evidence=evidence, node=graph.ids.to_pylist().index("a3"))
     around.number = float(made.once(kinds.history_of).of_accounts.max())
     details = HISTORY.reason(around)["details"]
-    assert details["category"].startswith("4 of 7 payments of the category z, which none of")
+    assert details["category"].startswith("4 of 7 payments of the category z, which none of its ")
+    assert "its payer's" not in details["category"]

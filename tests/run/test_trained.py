@@ -140,6 +140,17 @@ def test_drift__is_said_where_a_column_moved(graph, yesterday, tmp_path, caplog)
     assert "error: fail_on=drift: unlike the training graph" in caplog.text
 
 
+def test_graph_that_is_all_unlike_the_trained_one__is_measured_by_itself(graph, yesterday, tmp_path, caplog):
+    rng = np.random.default_rng(0)
+    noise = replace(graph, x=(40.0 * rng.normal(size=graph.x.shape)).astype(np.float32))
+    pipeline.run(small(tmp_path / "r", yesterday), until="score", graph=noise)
+    flagged = by_node(tmp_path / "r", "flagged")
+    assert re.search(
+        r"\d+ of 400 nodes would be flagged, measured by the trained run: .* measured by itself", caplog.text
+    )
+    assert flagged.sum() < 40
+
+
 def test_drift__of_attributes_named_as_what_the_graph_adds_is_found(graph, tmp_path):
     named = replace(graph, columns=("a0", "degree", "predicted hop", "degree of the graph", "a4"))
     pipeline.run(small(tmp_path / "old"), until="score", graph=named)

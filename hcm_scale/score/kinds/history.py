@@ -81,7 +81,7 @@ def _reason(around: Around) -> dict[str, Any]:
     own = by_end["paid"]
     values, _ = _categories_of(rows, around.node)
     if len(own) and values.max() - np.log(2.0) >= around.number - 1e-3 > 0.0:
-        details |= {"category": _category_text(around.evidence, own, int(values.argmax()))}
+        details |= {"category": _category_text(around.evidence, own, int(values.argmax()), "its")}
     most = max(odd, key=lambda end: len(odd[end]))
     codes = rows.rows.currency
     code = np.bincount(codes[odd[most]], minlength=1).argmax()  # amounts of one currency are compared
@@ -132,14 +132,14 @@ def _categories_of(rows: RowEvidence, account: int) -> tuple[Values, Values]:
     return new_categories(Rows(1, *columns), rows.once_of(-1, _shares_of), len(every))
 
 
-def _category_text(evidence: Any, own: Numbers, at: int) -> str:
+def _category_text(evidence: Any, own: Numbers, at: int, whose: str = "its payer's") -> str:
     """How often a payer has had the category of one of its rows up to it, and did not have it before."""
     codes = evidence.rows.rows.category[own]
     code, codes = codes[at], codes[: at + 1][codes[: at + 1] != NO_CATEGORY]
     before = int(np.argmax(codes == code))
     count, num_since, name = int((codes == code).sum()), len(codes) - before, clip(evidence.rows.categories[code], 40)
     since = f"{count:,} of {num_since:,} payments" if num_since > 1 else "this payment"
-    return f"{since} of the category {name}, which none of its payer's {before:,} before had"
+    return f"{since} of the category {name}, which none of {whose} {before:,} before had"
 
 
 class _Payer(NamedTuple):
