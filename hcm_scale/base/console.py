@@ -199,6 +199,21 @@ def logging_stage(name: str) -> Iterator[None]:
         _stage.reset(before)
 
 
+@contextlib.contextmanager
+def keeping_warnings(*loggers: str) -> Iterator[list[str]]:
+    """The warnings of these loggers within the block, each once."""
+    kept: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: None if record.getMessage() in kept else kept.append(record.getMessage())  # type: ignore[method-assign]
+    for name in loggers:
+        logging.getLogger(name).addHandler(handler)
+    try:
+        yield kept
+    finally:
+        for name in loggers:
+            logging.getLogger(name).removeHandler(handler)
+
+
 def printable(text: str) -> str:
     r"""The text with every control character but tab and line break spelled out: an id may hold what terminals obey.
 

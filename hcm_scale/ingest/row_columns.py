@@ -44,7 +44,7 @@ from hcm_scale.ingest.table_files import TableFiles
 from hcm_scale.ingest.time_formats import TimeFormat, format_from_json, guess_format
 
 log = logging.getLogger(__name__)
-_DAY, _MOST_CATEGORIES = 86_400.0, 64
+_DAY, _FEW_DAYS, _MOST_CATEGORIES = 86_400.0, 45.0, 64
 _Codes = NDArray[np.uint8]
 _UNITS = {  # seconds of a step that is called so
     **dict.fromkeys(("second", "seconds", "sec"), 1.0),
@@ -261,6 +261,12 @@ class RowColumns:
             notes.append(f"{num:,} far from all others are not judged by it{also}")
         notes += ["graph.step_seconds= says otherwise"] * (self.has_steps and self.step_seconds is None)
         self.lines[self.time or ""] = f"the time of each row ({', '.join(notes)})"
+        num_days = float(np.ptp(kept)) / _DAY if len(kept) else 0.0
+        if not self.has_steps and 1.0 < num_days < _FEW_DAYS:
+            what = (
+                "what comes once a month is seen once, and looks like a burst; trained=RUN of a longer table knows it"
+            )
+            log.warning("the rows span %.0f days: %s", num_days, what)
         for name in form.stored if form else ():
             self.lines.setdefault(name, f"a part of the time of each row, with {self.time}")
 

@@ -113,7 +113,7 @@ def _write(out: Path, origin: str, edges: "EdgeTable", nodes: NodeTable | None, 
             edges.check(policy.unknown, ids)
             if edges.id_kind == "text":
                 _warn_of_zeros(ids)
-            _warn_of_no_header(edges, ids)
+                _warn_of_no_header(edges, ids)
             counts = edges.write(folder, len(ids), policy.directed)
             kept = edges.payments.write(folder, edges.blocks) if edges.payments else None
             made = own.encodings(edges.kept_rows) if own else []
@@ -313,10 +313,8 @@ def _warn_of_zeros(ids: GrowingIds) -> None:
 
 def _warn_of_no_header(edges: "EdgeTable", ids: GrowingIds) -> None:
     """Says where the names of both ends are ids too: a first row that was taken for the names of columns."""
-    names = (edges.columns.source, edges.columns.target)
-    if not edges.files.is_csv or (edges.id_kind == "integer" and not all(map(str.isdecimal, names))):
-        return
-    if (ids.find(pa.array(map(int, names) if edges.id_kind == "integer" else names)) >= 0).all():
+    names = [edges.columns.source, edges.columns.target]
+    if edges.files.is_csv and (ids.find(pa.array(names, pa.large_string())) >= 0).all():
         what = "the first line of %s is taken for the names of columns, and %r and %r are ids too: put names before it"
         log.warning(what, edges.files.origin, *names)
 

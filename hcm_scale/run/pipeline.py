@@ -63,6 +63,7 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
     run_dir.mkdir(parents=True, exist_ok=True)
     workspace = Workspace(run_dir, share, world)
     with contextlib.ExitStack() as stack:
+        warned = stack.enter_context(console.keeping_warnings("hcm_scale.ingest", "hcm_scale.stages.score"))
         if world.leads:
             stack.enter_context(files.file_lock(run_dir / ".lock"))
             stack.enter_context(workspace.begin(lambda: store_options(run_dir, config)))
@@ -101,7 +102,7 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
         seconds = time.perf_counter() - started
         records = [asdict(record) for record in workspace.records]
         run = FinishedRun(run_dir)
-        text = report.summary(run, records, seconds, _carry_over(config, run))
+        text = report.summary(run, records, seconds, _carry_over(config, run), warned)
         log.info("finished in %.1f s", seconds, extra=_finished_event(run_dir, records, seconds))
         run.failed_checks(config.fail_on, logs=True)
         return text

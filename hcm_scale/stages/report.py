@@ -156,11 +156,17 @@ def _open_ranked(scores: Path, graph: Graph) -> RankedFile:
 # The summary in the terminal.
 
 
-def summary(run: Any, stages: Sequence[Mapping[str, Any]], seconds: float, verdicts: Sequence[str] = ()) -> str:
+def summary(
+    run: Any,
+    stages: Sequence[Mapping[str, Any]],
+    seconds: float,
+    verdicts: Sequence[str] = (),
+    warned: Sequence[str] = (),
+) -> str:
     """The first cases and nodes, how good the list is if that is known, what the run cost, what to type next, as text.
 
     `run` is a `run.finished.FinishedRun`, in a room above; `stages` are the entries of its list, with their notes,
-    `verdicts` what earlier ones mean for it.
+    `verdicts` what earlier ones mean for it, `warned` what the log has warned of about the data.
     """
     parts = []
     if "scores" in run.keys:
@@ -175,6 +181,7 @@ def summary(run: Any, stages: Sequence[Mapping[str, Any]], seconds: float, verdi
     edges = [line for stage in stages for line in stage["detail"].get("strange_edges", [])]
     parts.append("\n".join(edges))
     parts.append("\n".join(verdicts))
+    parts.append("\n".join(["look at first, as the log said", *(f"  {line}" for line in warned)] if warned else []))
     parts.append(_costs(stages, seconds))
     if "report" in run.keys:
         parts.append(f"report  {run.folder / 'report' / 'report.html'}\nscores  {run.folder / 'scores' / FILE}")

@@ -138,3 +138,13 @@ def test_in_short__keeps_the_beginning_and_the_end():
 def test_formatter__is_printable_line_by_line():
     record = logging.makeLogRecord({"msg": "a\x1b\n%s", "args": ("\x9b",)})
     assert console.Printable("> %(message)s").format(record) == "> a\\x1b\n\\x9b"
+
+
+def test_keeping_warnings__has_those_of_some_loggers_each_once():
+    with console.keeping_warnings("hcm_scale.ingest") as kept:
+        for _ in range(2):
+            logging.getLogger("hcm_scale.ingest.tables").warning("%d gaps", 3)
+        logging.getLogger("hcm_scale.ingest").info("read")
+        logging.getLogger("hcm_scale.other").warning("elsewhere")
+    logging.getLogger("hcm_scale.ingest").warning("later")
+    assert kept == ["3 gaps"]
