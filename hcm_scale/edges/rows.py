@@ -35,6 +35,7 @@ class EdgeRows:
         names, self._table, self._columns = table.schema.names, table, columns
         self.files: TableFiles = table.with_casts(dict.fromkeys(names, pa.string())) if table.is_csv else table
         self._ends, self._id_type = (columns.source, columns.target), columns.id_type
+        self._run = "the run" if graph.path is None else f"the run {graph.path.parent}"
         self._node_of = None if nodes is None else np.append(nodes, -1)
         is_integer = graph.ids is None or pa.types.is_integer(graph.ids.type)
         self._kind = "integer" if is_integer else "text"
@@ -100,7 +101,7 @@ class EdgeRows:
             own, given = (self._ids.column()[at].as_py() for at in (0, num_nodes))
             names = " and ".join(map(repr, self._ends))
             raise InputError(
-                f"no id in {names} of {files.origin} is one of the run: it has such as {given!r}, the run {own!r}"
+                f"no id in {names} of {files.origin} is one of {self._run}: it has such as {given!r}, the run {own!r}"
             )
         new, node = np.divmod(np.unique(np.concatenate([pairs, *waiting])), num_nodes)
         return np.searchsorted(new, np.arange(len(self._ids) - num_nodes + 1)), node

@@ -47,7 +47,7 @@ def all_sections(report: dict[str, Any]) -> dict[str, Any]:
 
 def ranking_section(report: dict[str, Any]) -> dict[str, Any]:
     """The table as the page's script reads it: its columns, and a list of values for each."""
-    has_some = {key for key, column in report["table"].items() if key == "rank" or any(column)}
+    has_some = {key for key, column in report["table"].items() if key in ("rank", "id") or any(column)}
     types = sorted({name for name in report["table"].get("type", ()) if name})
     shown = ranking_columns(has_some | {report["ranked_by"]}, report["ranked_by"], report["kind_words"], types)
     values = {column["key"]: report["table"][column["key"]] for column in shown}

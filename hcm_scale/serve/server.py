@@ -254,7 +254,7 @@ class Views:
         name = asked.get("id")
         ids = pa.chunked_array([[name if isinstance(name, str) else ""]], pa.large_string())
         if verdicts.find_nodes(self.graph, ids.combine_chunks())[0] < 0:
-            raise ValueError(f"id={name!r:.60} is not legal; it is that of a node")
+            raise ValueError(f"id={name!r:.60} is not legal; it is that of a node of {self.run_dir}")
         self._store([(name, asked.get("verdict", ""))])
         return json.dumps(self._verdict_on(ids) | {"counts": self._counts()})
 

@@ -86,8 +86,8 @@ def test_unknown_command__suggests_the_nearest(tmp_path):
 
 
 def test_until__of_no_stage_says_which_are_legal(capsys):
-    status, _, err = said(capsys, "run", "until=scores")
-    assert (status, "until=scores is not known; legal are ingest" in err) == (2, True)
+    status, _, err = said(capsys, "run", "until=scored")
+    assert (status, "until=scored is not known; legal are ingest" in err) == (2, True)
 
 
 @pytest.mark.parametrize(

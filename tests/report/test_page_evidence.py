@@ -110,3 +110,9 @@ def test_page__tiles_are_findings_and_not_settings(report: dict[str, Any]):
     assert "ROC-AUC" in tiles[1]
     assert "memory" not in tiles[1]
     assert "dropped" not in tiles[1]
+
+
+def test_page__shows_ids_that_are_all_nothing(scored_world: World, tmp_path: Path):
+    report = scored_world().report(tmp_path)
+    report["table"]["id"] = [0] * len(report["table"]["id"])
+    assert "<h1" in page.render(report)
