@@ -287,7 +287,7 @@ def test_score_edges__parts_of_another_table_are_not_taken(run, tmp_path, monkey
         ({"sender": [1.5, 2.5], "receiver": ["a001", "a002"]}, "'sender' of .* is double; ids of the run are text"),
         ({"sender": [[1], [2]], "receiver": ["a001", "a002"]}, r"'sender' of type list.* cannot hold ids"),
         ({"sender": pa.array([], pa.string()), "receiver": pa.array([], pa.string())}, "holds no rows"),
-        ({"sender": ["b1"], "receiver": ["b2"]}, "no id in 'sender' and 'receiver' of .* is one of the run .*: .* 'a000'"),
+        ({"sender": ["b1"], "receiver": ["b2"]}, "no id in 'sender' and 'receiver' .* is one of the run .*: .* 'a000'"),
     ],
 )
 def test_new_edges__what_cannot_be_scored_is_refused(run, columns, said):
