@@ -402,6 +402,7 @@ def surprise_gains(
     tail = _fit_tail(options, only is not None and not is_lump, bulk, above, size)
     few = few[:4]  # surprise falls from place to place
     if only is not None:
+        tail = tail._replace(high=max(tail.high, only.least))
         reaches = len(few) > 0 and bool(values[few[0]] > tail.high)
         return Gains(values, double, has_value, size, tail, 0.0, 0.0, reaches, only)
     most, least, *middle = _with_tail(-np.log1p(-ranks_of(double[few], size)), values[few], tail)

@@ -16,10 +16,10 @@ from hcm_scale.graph import Graph
 from hcm_scale.score import nodes, threshold
 from hcm_scale.score import table as ranked_table
 from hcm_scale.score.edge_index import edge_index
-from hcm_scale.score.evidence import strongest, weigh_evidence
+from hcm_scale.score.evidence import strongest, surprise_gains, weigh_evidence
 from hcm_scale.score.kinds.all import GRAPH_KINDS as KINDS
 from hcm_scale.score.kinds.inputs import NodeHops
-from hcm_scale.score.kinds.kind import Facts
+from hcm_scale.score.kinds.kind import OF_LOGARITHMS, Facts, TailOnly
 
 MANY = 300_000  # sorted in threads, two slices
 LOGS = ("closure", "context_closure", "cohesion")
@@ -199,6 +199,9 @@ def numbers_of(size: int, lonely: float) -> tuple[dict[str, np.ndarray], np.ndar
     return dict(zip(KINDS, made, strict=True)), has
 
 
+LEAST_COHESION = np.log(1.5)
+
+
 def slow_double(values: np.ndarray) -> np.ndarray:
     _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
     return (2 * (len(values) - np.cumsum(counts)) + counts + 1)[group]
@@ -239,8 +242,10 @@ def slow_kind(kind: str, values: np.ndarray) -> np.ndarray:
     scale *= slow_bend(bulk, len(values)) if kind == "cohesion" else 1.0
     few = 0.25 if bulk[0] == bulk[1] and kind == "cohesion" else 0.05
     scale = max(scale, few if kind in LOGS else 0.0, 1e-12 * abs(bulk[2]), 1e-300)
-    excess = excess / (scale * (1.0 + 10.0 / seen))
-    out[beyond] = max(start, -np.log(len(tail) / len(values))) + (np.log1p(shape * excess) / shape if shape else excess)
+    least = LEAST_COHESION if kind == "cohesion" else -np.inf
+    said = values > max(bulk[-1], least)
+    excess = (values[said] - tail.min()) / (scale * (1.0 + 10.0 / seen))
+    out[said] = max(start, -np.log(len(tail) / len(values))) + (np.log1p(shape * excess) / shape if shape else excess)
     return out
 
 
@@ -260,10 +265,11 @@ def slow_gains(kind: str, values: np.ndarray, known: np.ndarray) -> np.ndarray:
     """
     out = np.zeros((2, len(known)))
     if kind == "cohesion":
-        surprises, beyond = slow_kind(kind, values), values > slow_quantiles(values, [0.95])[0]
+        surprises, above = slow_kind(kind, values), values > slow_quantiles(values, [0.95])[0]
+        beyond = above & (values > LEAST_COHESION)
         if beyond.any():
             out[0, beyond] = surprises[beyond]
-            begin, most = max(-np.log1p(-0.95), -np.log(beyond.sum() / len(values))), 1.5 * np.log(max(2, len(values)))
+            begin, most = max(-np.log1p(-0.95), -np.log(above.sum() / len(values))), 1.5 * np.log(max(2, len(values)))
             bulk = slow_quantiles(values, [0.75, 1.0 - np.sqrt(0.25 * 0.05), 0.95])
             soft = 4.0 * slow_bend(bulk, len(values)) * (surprises[beyond] - begin)
             out[1, beyond] = np.minimum(soft, most) + np.log1p(np.maximum(soft - most, 0.0))
@@ -412,3 +418,14 @@ def test_stability_and_verdict__need_no_second_sort(size):
     for given in (scores, unweighed):
         assert nodes.stability(given, inputs, "score") == wanted
         np.testing.assert_array_equal(nodes.verdict_of(given, 0.1).p, p)
+
+
+def test_tail_only__of_a_kind_that_has_next_to_nothing_begins_at_its_least_number():
+    values = np.append(np.random.default_rng(0).normal(-1.0, 0.1, 2_000), [0.3, 2.0])
+    of_any, of_some = (
+        surprise_gains(values, None, None, OF_LOGARITHMS, TailOnly(least=least)).of(slice(None))[1]
+        for least in (-np.inf, np.log(2.0))
+    )
+    assert of_any[-2] > 0.0 == of_some[-2]
+    assert of_some[-1] > 0.0
+    assert not of_some[:-1].any()

@@ -113,7 +113,7 @@ COHESION = Kind(
     ranks_all_nodes=True,  # without neighbours there are no triangles
     zero_says_nothing=True,
     tail=OF_LOGARITHMS._replace(least_of_few=0.25),
-    tail_only=TailOnly(),
+    tail_only=TailOnly(least=math.log(1.5)),  # one triangle where a third is expected, two where one is
     reason=_reason,
     sentence=_sentence,
 )

@@ -5,6 +5,7 @@ knows no kind by name. To add one, write a file with a `Kind` and put it on the 
 the same object, of which a table stores what is no code (`plugin.py`), so that whoever reads it does not need it.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -71,10 +72,12 @@ class TailOnly(NamedTuple):
     """Only what lies beyond the tail's beginning is evidence, so that it costs nothing where it has no meaning.
 
     There it weighs `weight`, up to `most` times log(n), from where on it is softened; in p it is a test of its own.
+    A number up to `least` is none: where the bulk has next to nothing, a little more is no evidence either.
     """
 
     weight: float = 4.0
     most: float = 1.5
+    least: float = -math.inf
 
 
 SURE_WITNESS = TailOnly(weight=2.0, most=5.0)  # of numbers in nats: one that is sure outweighs six that say a little
