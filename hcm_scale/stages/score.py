@@ -74,10 +74,20 @@ class Reference(NamedTuple):
     graph: Graph | None = None
 
 
+class _Scale(dict[str, Values]):
+    """What a folder's scores were measured by; a name that it lacks, which this graph needs, is told with its file."""
+
+    path: Path
+
+    def __missing__(self, name: str) -> Values:
+        raise files.FolderError(f"{self.path} is damaged: {name!r} is missing")
+
+
 def open_reference(folder: Path, graph: Graph | None = None) -> Reference:
     """A finished folder of scores, of this graph, to measure those of another graph by."""
     path, ranked = folder / table.FILE, open_scores(folder).table()
-    scale = open_scale(folder, ranked)
+    scale = _Scale(open_scale(folder, ranked))
+    scale.path = folder / SCALE_FILE
     with files.naming_damage(path):  # of flags and ranks by kind
         trust, learnt = (float(scale[name][0]) for name in ("trust", "learnt"))
         return Reference(replace(table.node_scores(ranked), trust=trust, learnt=learnt), scale, graph)

@@ -23,6 +23,7 @@ from hcm_scale.graph import Graph
 from hcm_scale.run import pipeline
 from hcm_scale.run.finished import FinishedRun, as_trained, check_earlier
 from hcm_scale.stages.drift import Drift
+from hcm_scale.stages.score import open_reference
 from hcm_scale.synthetic import families as synthetic
 from hcm_scale.synthetic.inject import inject
 
@@ -138,6 +139,12 @@ def test_drift__is_said_where_a_column_moved(graph, yesterday, tmp_path, caplog)
     assert told["distances"]["a2"] > 0.1 > told["distances"]["a0"]
     assert FinishedRun(config.run_dir).failed_checks(config.fail_on) == ["drift"]
     assert "error: fail_on=drift: unlike the training graph" in caplog.text
+
+
+def test_scale_of_a_trained_run__that_lacks_a_number_names_its_file(yesterday):
+    scale = open_reference(yesterday / "scores").scale
+    with pytest.raises(FolderError, match=r"scores/scale\.safetensors is damaged: 'no such' is missing"):
+        scale["no such"]
 
 
 def test_graph_that_is_all_unlike_the_trained_one__is_measured_by_itself(graph, yesterday, tmp_path, caplog):
