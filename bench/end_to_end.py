@@ -6,7 +6,8 @@ command line as it is typed. A cap on the address space and a time limit are res
 sizes are then not tried; nor is a size at which the line through the last two passes the limit. Kernels were compiled
 by a run on a tiny graph before, except in the rows that say "never compiled", which have an empty cache. PyGOD's
 detectors run full batch, their default and their fastest. Each contender has two cores: where the machine has more, as
-many contenders run at the same time as there are pairs.
+many contenders run at the same time as there are pairs. HCM_EARLIER names a checkout of an earlier version of ours, a row of the folder's name, which
+then runs beside this one.
 
 The quick run has the graphs that people try first, and a shorter limit; the full run goes up to a million nodes.
 """
@@ -53,6 +54,7 @@ GIB = 2**30
 CORES = 2  # of each contender
 OURS = "hcm_scale"
 COLD = f"{OURS}, kernels never compiled"
+EARLIER = os.environ.get("HCM_EARLIER")
 MOST_SECONDS = {1_000: 5, 10_000: 8, 30_000: 12, 100_000: 25, 1_000_000: 120}  # what our run may take
 MOST_SECONDS_COLD = {1_000: 30, "the default graph": 45}
 
@@ -63,8 +65,12 @@ def cases(size: str) -> Iterator[Table]:
         folders = [planted(num_nodes, Path(root) / str(num_nodes)) for num_nodes in NODES[size]]
         found = importlib.util.find_spec("pygod") is not None
         if size != "smoke":
-            run_ours(planted(300, Path(root) / "300"), BRIEF, size)  # compiles kernels, where they are not yet
+            for checkout in {None, EARLIER}:  # compiles kernels, where they are not yet
+                run_ours(planted(300, Path(root) / "300"), BRIEF, size, checkout)
         contenders: list[tuple[str, Job, dict[str, Any]]] = [(OURS, ours, {"options": OPTIONS[size]})]
+        if EARLIER:
+            name = f"{OURS}, {Path(EARLIER).name}"
+            contenders.append((name, ours, {"options": OPTIONS[size], "checkout": EARLIER}))
         contenders += [
             (f"PyGOD {name}", peer, {"name": name, "epochs": EPOCHS[size]}) for name in DETECTORS[size] * found
         ]
@@ -128,10 +134,13 @@ def climb(
         times.append((num_nodes, outcome.facts.get("seconds", outcome.process_seconds)))
 
 
-def run_ours(folder: Path | None, options: list[str], size: str, **how: Any) -> Outcome:
+def run_ours(
+    folder: Path | None, options: list[str], size: str, checkout: str | None = None, **how: Any
+) -> Outcome:
     """Our command on a graph folder, or on its embedded graph where there is none."""
     limits = {"limit_seconds": LIMIT_SECONDS[size], "cap_bytes": CAP_BYTES[size]}
-    return run_apart(ours, {"folder": folder and str(folder), "options": options}, **limits, **how)
+    arguments = {"folder": folder and str(folder), "options": options, "checkout": checkout}
+    return run_apart(ours, arguments, **limits, **how)
 
 
 def cold(folder: Path | None, size: str, cores: list[int]) -> Iterator[dict[str, Any]]:
@@ -229,7 +238,7 @@ def real_graph(folder: Path) -> Table:
     return Table("Debian files", [describe(OURS, graph.num_nodes, outcome)])
 
 
-def ours(folder: str | None, options: list[str]) -> Callable[[], dict[str, Any]]:
+def ours(folder: str | None, options: list[str], checkout: str | None = None) -> Callable[[], dict[str, Any]]:
     """`hcm-scale run` as it is typed, a process of its own within this one's limits; its run is in a temporary folder.
 
     Python keeps compiled modules, as it does for whoever did not tell it otherwise.
@@ -243,9 +252,8 @@ def ours(folder: str | None, options: list[str]) -> Callable[[], dict[str, Any]]
             source = [] if folder is None else ["graph=folder", f"graph.path={folder}"]
             words = ["run", *source, "world.device=cpu", f"run_dir={run_dir}", *options]
             started = time.perf_counter()
-            subprocess.run(
-                [sys.executable, "-m", "hcm_scale", *words], env=environment, stdout=subprocess.DEVNULL, check=True
-            )
+            command = [sys.executable, "-m", "hcm_scale", *words]
+            subprocess.run(command, env=environment, cwd=checkout, stdout=subprocess.DEVNULL, check=True)
             found: dict[str, Any] = {"seconds": time.perf_counter() - started}
             found["peak_rss_bytes"] = 1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
             metrics = open_scores(Path(run_dir) / "scores").metrics
