@@ -6,8 +6,8 @@ command line as it is typed. A cap on the address space and a time limit are res
 sizes are then not tried; nor is a size at which the line through the last two passes the limit. Kernels were compiled
 by a run on a tiny graph before, except in the rows that say "never compiled", which have an empty cache. PyGOD's
 detectors run full batch, their default and their fastest. Each contender has two cores: where the machine has more, as
-many contenders run at the same time as there are pairs. HCM_EARLIER names a checkout of an earlier version of ours, a row of the folder's name, which
-then runs beside this one.
+many contenders run at the same time as there are pairs. HCM_EARLIER names the checkout of an earlier version of ours,
+which then runs beside this one under the name of its folder.
 
 The quick run has the graphs that people try first, and a shorter limit; the full run goes up to a million nodes.
 """
@@ -134,9 +134,7 @@ def climb(
         times.append((num_nodes, outcome.facts.get("seconds", outcome.process_seconds)))
 
 
-def run_ours(
-    folder: Path | None, options: list[str], size: str, checkout: str | None = None, **how: Any
-) -> Outcome:
+def run_ours(folder: Path | None, options: list[str], size: str, checkout: str | None = None, **how: Any) -> Outcome:
     """Our command on a graph folder, or on its embedded graph where there is none."""
     limits = {"limit_seconds": LIMIT_SECONDS[size], "cap_bytes": CAP_BYTES[size]}
     arguments = {"folder": folder and str(folder), "options": options, "checkout": checkout}
