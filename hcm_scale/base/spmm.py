@@ -3,9 +3,8 @@
 `gcn_rows` multiplies rows of Â = D^-1/2 (W + I) D^-1/2 without storing its entries: they are products of two node
 scales and, unless all edges weigh 1, of the weight of the edge (`GcnWeights`); `mean_rows` averages over neighbours;
 both take a part of the rows, for `run_in_threads`. `csr_row_range` takes explicit weights and runs in the calling
-thread. All write each output row in one go, in CSR order, so the result is the same for any thread count. All prefetch
-the rows of neighbours to come: 1.5 to 2.2 times as fast where x does not fit the cache. Memory: the output alone.
-`Propagated` is a product that is not made yet.
+thread. All write each output row in one go, in CSR order, whatever the number of threads, and prefetch the rows of
+neighbours to come. Memory: the output alone. `Propagated` is a product that is not made yet.
 """
 
 from dataclasses import dataclass, replace

@@ -37,8 +37,7 @@ rows, about 1.25 W for counts and bitmaps. A thread runs a block alone, or all t
 chunks of nodes, and each row is written by one of them. Only `push` is one thread's work, and done where it is small.
 
 W is a compile-time constant: `lanes`, a tuple of W zeros, carries it in its type, and loops over it unroll into vector
-registers. The steps of a block are kernels called from Python, since numba would compile a kernel that calls them all
-from all of their code, which takes four seconds more than the steps alone.
+registers. The steps of a block are kernels called from Python: one kernel of them all takes longer to compile.
 """
 
 from collections.abc import Callable

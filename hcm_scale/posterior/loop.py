@@ -10,11 +10,10 @@ state. Losses stay on the device until a `Meter` is read, so a step never waits 
 more sample no longer changes the ranking. `Journal` writes what a run reports: a live line, and `metrics.jsonl` with
 one object per line: step, epoch, loss, accuracy (per class), num_pairs, step_size, pairs_per_second, rss_bytes.
 
-`Recorder` measures the batches of a GPU by a CUDA graph, recorded once and replayed: one launch instead of a hundred. A
-small batch keeps a GPU busy for less time than Python needs to launch its kernels one by one. Batches that live in the
-same tensors at every step (`is_static`) make a step the same kernels on the same memory: after a few ordinary steps the
-next is recorded, and later ones replay the recording. Other batches are always run in the ordinary way. A replay
-overwrites the outputs of the one before, hence the one copy of loss and counts; the gradient has been used by then.
+`Recorder` measures the batches of a GPU by a CUDA graph, recorded once and replayed: one launch instead of a hundred,
+which take Python longer than a small batch takes the GPU. Batches that live in the same tensors at every step
+(`is_static`) are recorded after a few ordinary steps; others are always run in the ordinary way. A replay overwrites
+the outputs of the one before, hence the one copy of loss and counts; the gradient has been used by then.
 """
 
 import contextlib

@@ -4,10 +4,10 @@ A sample is an embedding z (n, width) and a pair head: |z_u - z_v| -> Linear -> 
 on a directed graph). The predicted hop is the expected class under softmax, or the likeliest one. Mean and sum of
 squared deviations are updated by Welford's rule and stored as float32; the variance divides by the number of samples.
 
-Edges are listed chunk by chunk from the CSR, and each chunk is computed by one thread, 64 edges at a time from the
-rows of z to the moments, in the nearest cache of its core. Chunks do not depend on the threads, so neither does any
-result. Memory: one embedding, 8 bytes per edge (in files of a folder, if one is given), and per thread the ends of a
-chunk of edges. On a CUDA device the ends and moments of the edges stay there, 16 bytes per edge (device.py).
+Each chunk of edges, listed from the CSR, is computed by one thread, 64 edges at a time from the rows of z to the
+moments, in the nearest cache of its core, whatever the number of threads. Memory: one embedding, 8 bytes per edge (in
+files of a folder, if one is given), and per thread the ends of a chunk of edges. On a CUDA device the ends and moments
+of the edges stay there, 16 bytes per edge (device.py).
 
 On disk (`save_hops`, `open_hops`) an edge takes 4 bytes. Its variance is a float16. Its mean, from 1 to below 256, is
 the first 16 bits of a float32 after those that all such numbers share, 3 of the exponent and 13 of the mantissa: code =

@@ -38,6 +38,7 @@ Values = NDArray[np.float64]
 
 _SHARES = np.linspace(0.3, 0.85, 16)  # quantiles of the sum that show its tail; anomalies lie beyond
 _SHAPES = np.geomspace(0.5, 60.0, 48)  # of gamma distributions
+_ENOUGH = 1 << 22  # nodes whose sums show the quantiles of all
 _ALIKE = 5  # nodes without neighbours that show what they have in common
 _MISJUDGED = 2.5  # factor by which p may be wrong
 _SOME, _DEPENDENCE = 20, (-0.2, 1.0)  # nodes that show how far the sum goes with a tail, and in which bounds
@@ -104,7 +105,7 @@ def _surprise_of_sum(sums: Sums) -> tuple[Values, float]:
     for linked in (True, False):
         group, like = sums.has_neighbors == linked, usual.has_neighbors == linked
         if linked or np.count_nonzero(like) >= FEW or group.all():
-            null = _fit_gamma(usual.total[like & (tail <= START)], sums.largest_weight)
+            null = _fit_gamma(usual.total, like, tail, sums.largest_weight)
             out[group] = null.surprise(sums.total[group])
             is_next = like & (tail > 0.0) & (tail <= START)
             if linked and usual.alone is not None and np.count_nonzero(is_next) >= _SOME:
@@ -137,8 +138,10 @@ class _Gamma(NamedTuple):
         return out
 
 
-def _fit_gamma(usual: Values, least_scale: float) -> _Gamma:
-    """The distribution whose quantiles are nearest to those of the middle of the usual sums."""
+def _fit_gamma(total: Values, like: NDArray[np.bool_], tail: Values, least_scale: float) -> _Gamma:
+    """The distribution nearest to the middle quantiles of such sums, or of a few millions, but for nodes in a tail."""
+    step = max(1, len(total) // _ENOUGH)
+    usual = total[::step][like[::step] & (tail[::step] <= START)]
     if not len(usual):
         return _Gamma(1.0, 0.0, least_scale, 1.0)
     bulk, expected = np.quantile(usual, _SHARES), _gamma_quantiles()
@@ -146,7 +149,7 @@ def _fit_gamma(usual: Values, least_scale: float) -> _Gamma:
     scales = np.maximum((expected_apart * apart).sum(axis=1) / (expected_apart**2).sum(axis=1), least_scale)
     best = np.argmin(((apart - scales[:, None] * expected_apart) ** 2).sum(axis=1))
     begin = bulk.mean() - scales[best] * expected[best].mean()
-    return _Gamma(_SHAPES[best], begin, scales[best], widening(0.2 * len(usual)))
+    return _Gamma(_SHAPES[best], begin, scales[best], widening(0.2 * step * len(usual)))
 
 
 @cache
@@ -190,7 +193,7 @@ def expected_precision(p: Values, firsts: Sequence[int]) -> list[Precision]:
     >>> [np.round(each, 2).tolist() for each in expected_precision(p, [50, 100])]
     [[50.0, 1.0, 0.97, 1.0], [100.0, 0.5, 0.0, 0.88]]
     """
-    by_chance, out = np.minimum(1.0, 1.0 / _falling_density(p)), []
+    by_chance, out = np.minimum(1.0, 1.0 / _falling_density(p, max(firsts))), []
     for first in firsts:
         wrong = float(by_chance[:first].mean()) if first else 1.0
         drawn = 1.6 * np.sqrt(max(wrong * (1.0 - wrong), 1.0 / max(1, first)) / max(1, first))
@@ -199,8 +202,8 @@ def expected_precision(p: Values, firsts: Sequence[int]) -> list[Precision]:
     return out
 
 
-def _falling_density(p: Values) -> Values:
-    """Density of p at each of them, (n,): the steepest that falls throughout (Grenander), in bins of equal ratio."""
+def _falling_density(p: Values, first: int) -> Values:
+    """Density of p at the first of them: the steepest that falls throughout (Grenander), in bins of equal ratio."""
     ends = np.append(0.0, np.geomspace(1e-9, 1.0, 121))
     steps: list[tuple[float, float]] = []  # how many p are in so wide a piece
     for count, width in zip(np.histogram(p, ends)[0], np.diff(ends), strict=True):
@@ -210,4 +213,4 @@ def _falling_density(p: Values) -> Values:
         steps.append(step)
     counts, widths = np.array(steps).T
     density: Values = np.maximum(counts / widths / max(1, len(p)), LEAST_P)
-    return density[np.minimum(np.searchsorted(np.cumsum(widths), p), len(density) - 1)]
+    return density[np.minimum(np.searchsorted(np.cumsum(widths), p[:first]), len(density) - 1)]

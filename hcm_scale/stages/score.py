@@ -4,8 +4,7 @@
 
 The samples of the views predict the edges (`edges.py`); edges and attributes give each node its numbers
 (`score.nodes`). The two edge files hold mean and variance of each edge's hop, averaged over the views, in edge order,
-rounded to 2 bytes each when all else is computed; with `state="disk"` running moments and embeddings are in files too,
-as memory maps. The manifest comes last.
+rounded to 2 bytes each; with `state="disk"` running moments and embeddings are memory maps. The manifest comes last.
 scale.safetensors and the table are the `Reference` by which another graph is scored with the same samples: its nodes
 get the ranks that they would have here. Several ranks share nodes and edges and end in the same bytes; rank 0 writes
 the folder.

@@ -44,7 +44,7 @@ def multiply(x, weight, bias, out, relu):
                 narrow_tile(x, i, weight, bias, k, out)
 
 
-@pytest.mark.parametrize(("rows", "depth", "columns"), [(4, 4, 16), (12, 20, 48), (64, 64, 64)])
+@pytest.mark.parametrize(("rows", "depth", "columns"), [(4, 4, TILE_COLUMNS), (12, 20, 3 * TILE_COLUMNS), (64, 64, 64)])
 def test_tiles__are_the_product_and_nothing_is_written_beside_it(rows, depth, columns):
     rng = np.random.default_rng(0)
     x, weight = rng.normal(size=(rows, depth)).astype(np.float32), rng.normal(size=(depth, columns)).astype(np.float32)
