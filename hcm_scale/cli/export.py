@@ -237,7 +237,7 @@ def export_verdicts(run: FinishedRun, out: Path) -> str:
     if not len(given.table):
         raise ValueError(f"{run.folder} has no verdicts; hcm-scale review {run.folder} lists nodes that are worth one")
     words = pa.array(verdicts.NAMES).take(pa.array(given.codes))
-    rows = given.table.select(["id", "time", "by"]).add_column(1, "verdict", words)
+    rows = given.table.select(["id", "time", "by", "case", "note"]).add_column(1, "verdict", words)
     _write_tables(iter([rows]), out, raw=False)
     return "\n".join([*given.notes, f"{counted(len(rows), 'verdict')} in {out}"])
 

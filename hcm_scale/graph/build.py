@@ -22,12 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base.console import Progress
-from hcm_scale.base.jit import kernel
+from hcm_scale.base.jit import kernel, prefetch
 from hcm_scale.base.npy import create_npy, save_npy
 
 MAX_NODES = 1 << 31
 RUN_KEYS = 1 << 21  # 16 MiB: a billion edges in 500 runs, and little enough for a small machine
 _READ_EDGES = 1 << 19
+_AHEAD = 16  # edges between asking for a row and writing to it
 _ONE, _U_SHIFT, _EDGE_SHIFT, _LOW32 = np.uint64(1), np.uint64(33), np.uint64(32), np.uint64(0xFFFFFFFF)
 
 Chunk = tuple[NDArray[Any], NDArray[Any]]  # node numbers u, v of some edge rows
@@ -240,12 +241,15 @@ def scatter_ends(edges, symmetric, cursor, indices):
 
     Rows come out sorted without sorting: row w meets the edges (u, w), u < w, by u, before its own (w, v), by v.
     """
+    last = len(edges) - 1
     for i in range(len(edges)):
         u = np.int64(edges[i] >> _EDGE_SHIFT)
         v = np.int64(edges[i] & _LOW32)
         indices[cursor[u]] = v
         cursor[u] += 1
         if symmetric:
+            prefetch(cursor, np.int64(edges[min(i + 2 * _AHEAD, last)] & _LOW32))
+            prefetch(indices, cursor[np.int64(edges[min(i + _AHEAD, last)] & _LOW32)])
             indices[cursor[v]] = u
             cursor[v] += 1
 

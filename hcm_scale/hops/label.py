@@ -7,10 +7,11 @@ Blocks depend on the graph, the sources, C, the sample size and the seed, and on
 threads, the width of a machine word, or how the sources are divided among processes.
 
 Method. In `wide`, the bit-parallel BFS, 64 W sources share one search: a block for each thread, as wide as leaves none
-idle, or, where their memory would force narrow ones, one wide block for all threads together. Blocks run on the graph
-renamed by degree, or as given where a few pilot searches show that sources share next to nothing. On a CUDA device
-(`device`) an undirected graph is renamed and searched there, if samples are asked for and the memory suffices.
-`layout` is the graph as the searches see it, and how their results become (u, v, hop).
+idle, or, where their memory would force narrow ones, one wide block for all threads together, on the graph renamed by
+degree. Where a few pilot searches show that sources share next to nothing each is searched by itself, in `thin`, on the
+graph as given. On a CUDA device (`device`) an undirected graph is renamed and searched there, if sources share, samples
+are asked for and the memory suffices. `layout` is the graph as the searches see it, and how their results become (u, v,
+hop).
 
 Memory. The graph's layout; the kept nodes of the sources in flight, at most 128 MiB or one block of sources; and the
 state of one search per thread, or of one for all. For m linked nodes and W words that is 3 rows of 8 W bytes a node,
@@ -31,6 +32,7 @@ from hcm_scale.base.names import MODEL_SIZES
 from hcm_scale.base.npy import read_only
 from hcm_scale.base.threads import share_parts
 from hcm_scale.hops import layout as layouts
+from hcm_scale.hops import thin
 from hcm_scale.hops.wide import Columns, Request, label_block, wide_bytes, wide_scratch
 
 WORDS = (8, 4, 2, 1)
@@ -198,6 +200,14 @@ def _labeller(
         layout = layouts.original_layout(indptr, indices)
     order = layouts.source_order(layout.node_of, sources, directed=directed)
     request = Request(order, sources, np.uint64(seed), most)
+    if not sharing and words is None:
+        takers = thin.num_takers(layout.num_nodes, threads, state_bytes)
+        singles = [thin.thin_scratch(layout, sample) for _ in range(takers)]
+
+        def label_thin(thread: int, block: Columns, rows: layouts.Rows, **_: Any) -> None:
+            thin.label_each(layout.out_indptr, layout.out_indices, request, block, singles[thread], rows)
+
+        return layout.names, in_blocks(layout.names, thin.COLUMNS, takers, label_thin)
     layout, shared = layouts.with_in_arcs(layout) if directed else layout, False
     if words is None:
         words, shared = choose_block(layout.num_linked, num_sources, sample, threads, state_bytes)

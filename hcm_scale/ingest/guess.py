@@ -162,6 +162,9 @@ def _likely_ends(edges: TableFiles, source: str | None, target: str | None) -> l
     shared = [pair for pair in shared if _has_shared(*(distinct.get(name) for name in pair))]
     shared.sort(key=lambda pair: -min(len(distinct[name]) for name in pair))
     groups = [[pair for pair in pairs if len(unlikely & set(pair)) == count] for count in range(3)]
+    if not any((known, shared, *groups[:2])):
+        what = "no two columns of %s look like the ends of edges, as in a table of nodes: %s and %s are taken"
+        log.warning(what, edges.origin, *pairs[0])
     return [group for group in (known[:1], shared[:1], *groups) if group]
 
 

@@ -5,6 +5,7 @@
               trained=, and its rows by score-edges
     sides     such a table whose ends are of two kinds, as accounts and shops
     numbers   tables of edges and of nodes with numbers as ids, read
+    grid      labels of a graph in which what a search reaches is a small part
 
 On a machine with a GPU they run on its cores and then there.
 """
@@ -24,7 +25,7 @@ import torch
 
 from hcm_scale.base import console
 from hcm_scale.base.kernel_cache import is_compiled, kernel_folder, num_compiled
-from hcm_scale.config import Config, DefaultGraph, PosteriorConfig, TablesGraph, WorldConfig
+from hcm_scale.config import Config, DefaultGraph, PosteriorConfig, SyntheticGraph, TablesGraph, WorldConfig
 from hcm_scale.edges.new import open_new_edges
 from hcm_scale.run import pipeline
 from hcm_scale.run.finished import FinishedRun, as_trained
@@ -80,3 +81,5 @@ def small_runs(scratch: Path) -> Iterator[tuple[Config, str]]:
     pq.write_table(pa.table(nodes), scratch / "nodes.parquet")
     graph = TablesGraph(path=str(scratch / "edges.parquet"), nodes=str(scratch / "nodes.parquet"))
     yield Config(graph=graph, run_dir=str(scratch / "numbers")), "ingest"
+    grid = SyntheticGraph(family="grid", num_nodes=5_000)
+    yield Config(graph=grid, run_dir=str(scratch / "grid")), "label"

@@ -29,6 +29,7 @@ from hcm_scale.graph import Graph
 from hcm_scale.hops import HopBlock, choose_sources, label_hops, largest_usable_classes
 from hcm_scale.hops.label import STATE_BYTES, WORDS, rows_in_flight, search_bytes, wide_bytes
 from hcm_scale.hops.layout import linked_nodes
+from hcm_scale.hops.thin import num_takers, thin_bytes
 from hcm_scale.ranks.world import ALONE, World
 from hcm_scale.shards import FORMAT, LabelPlan, Labels, Shard, open_labels, write_shard
 
@@ -207,7 +208,8 @@ def needed_bytes(plan: LabelPlan, num_linked: int, num_arcs: int, searches: Sear
     more when it is written (22).
     """
     n, most = plan.num_nodes, plan.num_nodes if plan.pairs_per_class is None else plan.pairs_per_class
-    state = 40 * n + 4 * num_arcs + search_bytes(num_linked, plan.num_sources, most if most < n else 0, *searches)
+    blocks = search_bytes(num_linked, plan.num_sources, most if most < n else 0, *searches)
+    state = 40 * n + 4 * num_arcs + max(blocks, num_takers(n, *searches) * thin_bytes(n))
     per_source = min(n - 1, min(most, num_arcs // max(1, num_linked)) + (plan.classes - 1) * most)
     width = plan.index_type.itemsize
     rows = rows_in_flight(min(n, most * plan.classes) * width, plan.sources_per_shard, searches.threads)

@@ -150,6 +150,21 @@ def test_label_hops__of_hubs_is_the_same_in_blocks_of_one_thread_and_of_all(thre
     assert sorted(as_pairs(blocks)) == everything
 
 
+@pytest.mark.parametrize("directed", [False, True])
+@pytest.mark.parametrize("pairs", [0, 3, 40, None])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_label_hops__of_a_thin_graph_is_the_same_source_by_source_and_in_blocks(directed, pairs, threads):
+    """Many components, isolated nodes, and sources that are each other's neighbours."""
+    indptr, indices = make_csr(3_000, 2_400, 5, directed)
+    sources = choose_sources(indptr, num_sources=400, seed=1)
+    options = {"classes": 5, "pairs_per_class": pairs, "seed": 3, "directed": directed, "sources_per_block": 90}
+    assert not label.sharing_pays(indptr, indices, sources, classes=5)
+    with kernel_threads(threads):
+        alone = list(label_hops(indptr, indices, sources, **options))
+    assert same(alone, list(label_hops(indptr, indices, sources, words=1, **options)))
+    assert (alone[0].counts > 0).all()
+
+
 @pytest.mark.parametrize("words", [None, 1])
 def test_label_hops__tells_of_progress_class_by_class(words, random_csr):
     """A block of sources is a large part of all work: had it told at its end alone, no time left could be estimated."""

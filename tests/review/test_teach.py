@@ -221,6 +221,9 @@ def test_review__writes_the_verdicts_given(run_dir, finished, graph, tmp_path):
     )
     assert commands.review_run([str(run_dir), "--given", str(tmp_path / "given.csv")]).startswith("40 verdicts in")
     assert {*pd.read_csv(tmp_path / "given.csv")["by"]} == {"anna"}
+    verdicts.append(run_dir, [(graph.ids[0].as_py(), "bad", "CASE", "stolen card")])
+    commands.review_run([str(run_dir), "--given", str(tmp_path / "given.csv")])
+    assert pd.read_csv(tmp_path / "given.csv").iloc[-1][["case", "note"]].tolist() == ["CASE", "stolen card"]
     other = Path(shutil.copytree(finished, tmp_path / "other"))
     commands.teach_run([str(other), str(tmp_path / "given.csv")])
     assert verdicts.latest(other).by_id() == verdicts.latest(run_dir).by_id()
