@@ -10,8 +10,7 @@ Method. In `wide`, the bit-parallel BFS, 64 W sources share one search: a block 
 idle, or, where their memory would force narrow ones, one wide block for all threads together, on the graph renamed by
 degree. Where a few pilot searches show that sources share next to nothing each is searched by itself, in `thin`, on the
 graph as given. On a CUDA device (`device`) an undirected graph is renamed and searched there, if sources share, samples
-are asked for and the memory suffices. `layout` is the graph as the searches see it, and how their results become (u, v,
-hop).
+are asked for and the memory suffices. `layout` is the graph as searches see it, and how results become (u, v, hop).
 
 Memory. The graph's layout; the kept nodes of the sources in flight, at most 128 MiB or one block of sources; and the
 state of one search per thread, or of one for all. For m linked nodes and W words that is 3 rows of 8 W bytes a node,

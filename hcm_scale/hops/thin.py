@@ -17,8 +17,6 @@ from hcm_scale.hops.wide import draw_ranks
 COLUMNS = 64  # sources of a task
 _AHEAD = 8  # arcs
 
-Scratch = tuple[NDArray[Any], ...]
-
 
 def num_takers(num_nodes: int, threads: int, state_bytes: int) -> int:
     """How many threads search at a time, within so many bytes for each thread; one always does."""
@@ -30,7 +28,7 @@ def thin_bytes(num_nodes: int) -> int:
     return num_nodes * (5 if num_nodes < 1 << 31 else 9)
 
 
-def thin_scratch(layout: Layout, pairs_per_class: int) -> Scratch:
+def thin_scratch(layout: Layout, pairs_per_class: int) -> tuple[NDArray[Any], ...]:
     """What a thread needs: marks, which are taken back after every source, a queue, ranks and their table."""
     queue = np.empty(layout.num_nodes, layout.names.dtype)
     ranks, table = np.empty(pairs_per_class, np.int64), np.empty(3 * pairs_per_class, np.int64)

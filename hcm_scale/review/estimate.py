@@ -91,27 +91,31 @@ class Estimates:
 
     def shares(self, name: str, firsts: Sequence[int]) -> list[Share]:
         """Shares of bad among the first nodes of a list; the lengths that it does not have are left out."""
-        return [self._share(self.orders[name][:first]) for first in firsts if first <= len(self.bad)]
+        found = []
+        for first in (first for first in firsts if first <= len(self.bad)):
+            drawn = self._share(self.orders[name][:first])
+            found.append(Share(first, float(drawn.mean()), *np.quantile(drawn, [_OUTSIDE, 1 - _OUTSIDE]).tolist()))
+        return found
 
-    def _share(self, first: Nodes) -> Share:
+    def _share(self, first: Nodes) -> Values:
+        """Share of bad among these nodes, in every draw, (draws,)."""
         verdicts = self.bad[first]
         unseen, num_bad = first[verdicts < 0], np.full(_NUM_DRAWS, np.count_nonzero(verdicts == 1))
         if len(unseen):
             num_bad = num_bad + np.random.default_rng(key(len(first), _PURPOSE)).binomial(
                 len(unseen), self._chances(unseen)
             )
-        low, high = np.quantile(num_bad, [_OUTSIDE, 1 - _OUTSIDE]) / len(first)
-        return Share(len(first), float(num_bad.mean()) / len(first), float(low), float(high))
+        return num_bad / len(first)
 
     def worth_reading(self, name: str, price: float) -> int:
         """The rank down to which a list has at least this share of bad nodes; 0 where its first have not.
 
         The share at a rank is that of the last fifth of the nodes up to it, and of no fewer than the window: one node,
-        or ten, tell nothing.
+        or ten, tell nothing. It is the median of the draws: beyond what was looked at a few of them lift the mean.
         """
         order, last = self.orders[name], 0
         for end in np.unique(np.geomspace(min(10, len(order)), len(order), _NUM_STEPS).astype(np.int64)).tolist():
-            if self._share(order[max(0, min(4 * end // 5, end - _WINDOW)) : end]).share >= price:
+            if np.median(self._share(order[max(0, min(4 * end // 5, end - _WINDOW)) : end])) >= price:
                 last = end
             elif end >= _WINDOW:
                 break

@@ -316,6 +316,18 @@ def test_worth_reading__does_not_end_at_one_good_node() -> None:
     assert estimates.worth_reading("after", 0.99) < 400
 
 
+@pytest.mark.parametrize("num_nodes", [2_500, 50_000])
+def test_worth_reading__of_twenty_verdicts_on_the_head_is_no_tenth_of_the_list(num_nodes):
+    """The first hundredth is bad; of the draws beyond what was looked at a few are high, which lift their mean."""
+    ends = []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        bad = rng.random(num_nodes) < np.where(np.arange(num_nodes) < num_nodes // 100, 0.9, 0.002)
+        seen = np.unique([*range(18), *rng.integers(0, num_nodes, 2)])
+        ends.append(Estimates.of({"list": np.arange(num_nodes)}, seen, bad[seen]).worth_reading("list", 0.2))
+    assert 0.2 < np.median(ends) / (num_nodes / 100) < 9.0
+
+
 def test_estimates__a_case_that_was_judged_is_one_verdict_in_what_is_said_of_others() -> None:
     order, case = np.arange(4000), np.arange(20)
     is_bad, first = np.ones(20, bool), np.arange(1)
