@@ -3,7 +3,7 @@
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1] / "hcm_scale"
-MOST_LINES = 42_951
+MOST_LINES = 42_953
 
 
 def test_package__has_no_more_lines_than_its_budget():

@@ -59,16 +59,18 @@ def label_each(indptr, indices, request, columns, scratch, rows):
             if want(hop, size, root, row, request, scratch, rows):
                 queue[start:stop].sort()
             take_reached(hop, position, row, queue[start:stop], request, scratch, rows)
-        left_out = stop
-        for v in request.sources[: position if order[root] == position else 0]:  # all pairs count on a directed graph
-            if not visited[v]:
-                queue[left_out] = v
-                left_out += 1
+        left_out = stop + (position if order[root] == position else 0)  # all pairs count on a directed graph
+        for v in queue[:stop]:
+            left_out -= order[v] < position
         want(num_classes, len(visited) - left_out, root, row, request, scratch, rows)
+        for v in request.sources[: position if request.most and left_out > stop else 0]:
+            if not visited[v]:
+                queue[end] = v
+                end += 1
         visited[queue[:stop]] = False
         if request.most:
-            queue[:left_out].sort()
-            take_others(row, queue[:left_out], request, scratch, rows)
+            queue[:end].sort()
+            take_others(row, queue[:end], request, scratch, rows)
 
 
 @kernel
