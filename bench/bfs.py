@@ -5,8 +5,8 @@ peers do what their documentation offers for the same question, on as many sourc
 compared). Those that return every node instead of counts are given no counting to do.
 
 Ours counts a pair once, at the earlier of its two sources, which costs a look at every node that is reached. The plain
-numba BFS comes without that rule and with it; where searches hardly meet and nothing can be shared, it is faster than
-ours, by which a run at the defaults gains a hundredth (docs/lab/tried.md).
+numba BFS comes without that rule and with it. Where searches hardly meet and nothing can be shared, ours searches for
+each source by itself too (docs/lab/tried.md).
 """
 
 import functools
@@ -93,7 +93,7 @@ def debian_case(size: str) -> Case:
 
 
 def grid_case(size: str) -> Case:
-    """Where sources share next to nothing, which a search of its own for each would be made for."""
+    """Where sources share next to nothing, so that each is searched for by itself."""
     graph, classes = data.grid(GRID_SIDE[size]), 16
     sources = choose_sources(graph.indptr, num_sources=GRID_SOURCES[size], seed=0)
     contenders = [ours(graph, sources, classes), once(graph, sources, classes), plain(graph, sources, classes)]
